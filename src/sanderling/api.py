@@ -1,0 +1,91 @@
+"""The public functions, as `sanderling.NAME`; each says the same as the command of its name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sanderling.core.precision import parse_precisions
+from sanderling.core.progress import Progress
+from sanderling.measure.bench import bench
+from sanderling.measure.inspection import inspect
+from sanderling.measure.verify import verify
+from sanderling.run.session import load
+
+if TYPE_CHECKING:
+    from sanderling.workshop.pipeline import BuildResult
+
+__all__ = ["bench", "build", "inspect", "load", "verify"]
+
+
+def build(
+    source: str | Path,
+    output: str | Path,
+    *,
+    inputs: Sequence[str] = (),
+    weights: str | Path | None = None,
+    factory_arguments: Mapping[str, Any] | None = None,
+    dynamic: Sequence[str] = (),
+    opset: int = 18,
+    calibration: str | Path | None = None,
+    evaluation: str | Path | None = None,
+    budget: str | None = None,
+    precision: str | None = None,
+    preprocess: str | None = None,
+    labels: str | None = None,
+    trust_pickle: bool = False,
+    threads: int = 0,
+    repeats: int = 100,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> BuildResult:
+    """Build a package; the arguments are the options of ``sanderling build``.
+
+    Args:
+        source: ``FILE.onnx``, ``FILE.pt2``, ``package.module:factory``, or a pickled module.
+        output: ``NAME.sdl`` (a folder) or ``NAME.sdl.zip``.
+        inputs: ``NAME=1,3,224,224`` or ``NAME=1,16:int64`` each.
+        weights: checkpoint for a factory.
+        factory_arguments: keyword arguments of the factory.
+        dynamic: ``["batch"]`` makes the first axis dynamic.
+        opset: of the export.
+        calibration: folder of pictures, CSV or ``.npz``.
+        evaluation: folder, CSV or ``.npz``, with labels if there are any.
+        budget: ``top1=0.8``, ``agreement=2`` or ``cosine=0.001``.
+        precision: ``fp32,fp16,int8`` or a part of it; all that the data allows by default.
+        preprocess: ``imagenet``, ``unit``, JSON or a file of it.
+        labels: a file with one class a line, or ``imagenet``.
+        trust_pickle: allow a pickled module, which runs code from its file.
+        threads: of each measured call; 0 means all usable cores.
+        repeats: timed calls of each variant.
+        seed: of everything random.
+        progress: told about stages, steps and events.
+
+    Raises:
+        InputError: source, options or data cannot be used; nothing is written.
+        UnavailableError: an extra is missing.
+    """
+    from sanderling.workshop.options import BuildOptions, parse_budget, parse_dynamic, parse_input
+    from sanderling.workshop.pipeline import build as run_build
+
+    options = BuildOptions(
+        source=str(source),
+        output=Path(output),
+        weights=Path(weights) if weights else None,
+        factory_arguments=dict(factory_arguments or {}),
+        inputs=tuple(parse_input(text) for text in inputs),
+        dynamic_batch=parse_dynamic(list(dynamic)),
+        opset=opset,
+        calibration=Path(calibration) if calibration else None,
+        evaluation=Path(evaluation) if evaluation else None,
+        budget=parse_budget(budget) if budget else None,
+        precisions=parse_precisions(precision) if precision else None,
+        preprocess=preprocess,
+        labels=labels,
+        trust_pickle=trust_pickle,
+        threads=threads,
+        repeats=repeats,
+        seed=seed,
+    )
+    return run_build(options, progress)

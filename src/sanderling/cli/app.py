@@ -1,0 +1,248 @@
+"""The commands and their options. Nothing heavy is imported before a command runs."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from sanderling.cli.output import ANSWER_IS_NO, print_result, reporting_errors
+
+app = typer.Typer(
+    name="sanderling",
+    help="From a PyTorch or ONNX model to a verified package that runs on an edge device.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+Package = Annotated[Path, typer.Argument(metavar="PKG", help="Package folder NAME.sdl, or a zip of one.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]
+Threads = Annotated[int, typer.Option(min=0, help="Threads of one call; 0 means all usable cores.")]
+
+
+@app.callback(invoke_without_command=True)
+def version(show: Annotated[bool, typer.Option("--version", help="Print the version.")] = False) -> None:
+    """Print the version, or go on to the command."""
+    if show:
+        from sanderling import __version__
+
+        sys.stdout.write(f"sanderling {__version__}\n")
+        raise typer.Exit
+
+
+@app.command()
+def inspect(
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="ONNX file or package.")],
+    as_json: Json = False,
+) -> None:
+    """Show what a model takes, what it costs, and what looks wrong."""
+    with reporting_errors(as_json=as_json):
+        from sanderling.measure.inspection import inspect as run_inspect
+
+        found = run_inspect(model)
+        print_result(
+            found.model_dump(mode="json"),
+            as_json=as_json,
+            show=lambda console: _present().inspection(console, found),
+        )
+
+
+@app.command()
+def build(
+    source: Annotated[
+        str,
+        typer.Argument(metavar="SOURCE", help="FILE.onnx, FILE.pt2, package.module:factory, or a pickled module."),
+    ],
+    output: Annotated[Path, typer.Option("--output", "-o", help="NAME.sdl, or NAME.sdl.zip for a single file.")],
+    inputs: Annotated[
+        list[str],
+        typer.Option("--input", metavar="NAME=SHAPE[:DTYPE]", help="Such as input=1,3,224,224; repeatable."),
+    ] = [],  # noqa: B006 - typer reads the default
+    weights: Annotated[Path | None, typer.Option(help="Checkpoint for a factory: .safetensors, .pt or .pth.")] = None,
+    factory_args: Annotated[str, typer.Option(metavar="JSON", help="Keyword arguments of the factory.")] = "{}",
+    dynamic: Annotated[list[str], typer.Option(help="Axes to make dynamic; 'batch' is the only one.")] = [],  # noqa: B006
+    opset: Annotated[int, typer.Option(help="ONNX operator set of the export.")] = 18,
+    calibration: Annotated[Path | None, typer.Option(help="Folder of pictures, CSV or .npz; INT8 needs it.")] = None,
+    evaluation: Annotated[
+        Path | None, typer.Option("--eval", help="Folder, CSV or .npz to measure accuracy on.")
+    ] = None,
+    budget: Annotated[str | None, typer.Option(help="top1=0.8 or agreement=2 (points), or cosine=0.001.")] = None,
+    precision: Annotated[
+        str | None, typer.Option(help="Such as fp32,int8; all that the data allows by default.")
+    ] = None,
+    preprocess: Annotated[str | None, typer.Option(help="imagenet, unit, JSON, or a file of it.")] = None,
+    labels: Annotated[str | None, typer.Option(help="File with one class a line, or imagenet.")] = None,
+    trust_pickle: Annotated[
+        bool, typer.Option("--trust-pickle", help="Load a pickled module: it runs its code.")
+    ] = False,
+    threads: Threads = 0,
+    repeats: Annotated[int, typer.Option(min=1, help="Timed calls of each variant.")] = 100,
+    seed: Annotated[int, typer.Option(min=0, help="Of everything random.")] = 0,
+    as_json: Json = False,
+) -> None:
+    """Build a verified package: export, simplify, quantise, measure, choose, report."""
+    with reporting_errors(as_json=as_json):
+        from sanderling.api import build as run_build
+        from sanderling.cli.progress import RichProgress
+
+        _import_from_here()
+        with RichProgress() as progress:
+            result = run_build(
+                source,
+                output,
+                inputs=inputs,
+                weights=weights,
+                factory_arguments=_json_object(factory_args),
+                dynamic=dynamic,
+                opset=opset,
+                calibration=calibration,
+                evaluation=evaluation,
+                budget=budget,
+                precision=precision,
+                preprocess=preprocess,
+                labels=labels,
+                trust_pickle=trust_pickle,
+                threads=threads,
+                repeats=repeats,
+                seed=seed,
+                progress=progress,
+            )
+        print_result(result.summary(), as_json=as_json, show=lambda console: _present().build_result(console, result))
+        if budget is not None and result.budget_missed:
+            raise typer.Exit(ANSWER_IS_NO)
+
+
+@app.command()
+def run(
+    package: Package,
+    files: Annotated[list[Path], typer.Argument(metavar="FILE…", help="Pictures, or .npz/.npy for raw outputs.")],
+    variant: Annotated[str | None, typer.Option(help="Variant id; the chosen one by default.")] = None,
+    top: Annotated[int, typer.Option(min=1, help="How many classes to show.")] = 5,
+    out: Annotated[Path | None, typer.Option(help="Write raw outputs to this .npz.")] = None,
+    threads: Threads = 0,
+    as_json: Json = False,
+) -> None:
+    """Run a package on pictures or arrays."""
+    with reporting_errors(as_json=as_json):
+        from sanderling.cli.running import run_files
+
+        results, show = run_files(package, files, variant=variant, top=top, out=out, threads=threads)
+        print_result(results, as_json=as_json, show=show)
+
+
+@app.command()
+def bench(
+    package: Package,
+    variants: Annotated[list[str], typer.Option("--variant", help="Variant id; repeatable; all by default.")] = [],  # noqa: B006
+    threads: Threads = 0,
+    batch: Annotated[int, typer.Option(min=1, help="Rows of one call.")] = 1,
+    warmup: Annotated[int, typer.Option(min=0, help="Untimed calls of each variant first.")] = 10,
+    repeats: Annotated[int, typer.Option(min=1, help="Timed calls of each variant.")] = 100,
+    lean: Annotated[bool, typer.Option("--lean", help="Prefer little memory to the last percent of speed.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Measure latency, throughput and memory of each variant here."""
+    with reporting_errors(as_json=as_json):
+        from sanderling.cli.progress import RichProgress
+        from sanderling.measure.bench import bench as run_bench
+
+        with RichProgress() as progress:
+            result = run_bench(
+                package,
+                variants=variants,
+                threads=threads,
+                batch=batch,
+                warmup=warmup,
+                repeats=repeats,
+                lean=lean,
+                progress=progress,
+            )
+        print_result(
+            result.model_dump(mode="json"),
+            as_json=as_json,
+            show=lambda console: _present().bench_result(console, result),
+        )
+
+
+@app.command()
+def verify(
+    package: Package,
+    evaluation: Annotated[
+        Path | None, typer.Option("--eval", help="Folder, CSV or .npz: measure accuracy again.")
+    ] = None,
+    threads: Threads = 0,
+    as_json: Json = False,
+) -> None:
+    """Check that hashes, golden vectors and accuracy still hold here; exit 1 when one does not."""
+    with reporting_errors(as_json=as_json):
+        from sanderling.cli.progress import RichProgress
+        from sanderling.measure.verify import verify as run_verify
+
+        with RichProgress() as progress:
+            result = run_verify(package, evaluation=evaluation, threads=threads, progress=progress)
+        print_result(
+            result.model_dump(mode="json"),
+            as_json=as_json,
+            show=lambda console: _present().verify_result(console, result),
+        )
+        if not result.passed:
+            raise typer.Exit(ANSWER_IS_NO)
+
+
+@app.command()
+def devices(as_json: Json = False) -> None:
+    """List engines, whether they are installed, and the devices that they reach."""
+    with reporting_errors(as_json=as_json):
+        from dataclasses import asdict
+
+        from sanderling.run.devices import list_engines
+
+        states = list_engines()
+        value = {"engines": [asdict(state) for state in states]}
+        print_result(value, as_json=as_json, show=lambda console: _present().engines(console, states))
+
+
+@app.command()
+def demo(
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the package and the photos.")] = Path(
+        "demo-output"
+    ),
+    as_json: Json = False,
+) -> None:
+    """Take EfficientNet-Lite0 from PyTorch to INT8, prove it, and classify real photos."""
+    with reporting_errors(as_json=as_json):
+        from sanderling.cli.progress import RichProgress
+        from sanderling.demo.story import tell
+
+        with RichProgress() as progress:
+            story = tell(output, progress)
+        print_result(story.summary(), as_json=as_json, show=lambda console: _present().story(console, story))
+
+
+def _present() -> Any:  # noqa: ANN401 - a module
+    from sanderling.cli import present
+
+    return present
+
+
+def _json_object(text: str) -> dict[str, Any]:
+    from sanderling.core.errors import OptionError
+
+    try:
+        value = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise OptionError(f"--factory-args is not valid JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise OptionError(f"--factory-args must be a JSON object, got {type(value).__name__}")
+    return value
+
+
+def _import_from_here() -> None:
+    """Let factories be imported from the folder that the command runs in, as ``python -m`` would."""
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)

@@ -1,0 +1,161 @@
+"""Results as tables for people."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from sanderling.core.tensor import Array
+    from sanderling.demo.story import Story
+    from sanderling.measure.bench import BenchResult
+    from sanderling.measure.inspection import Inspection
+    from sanderling.measure.verify import VerifyResult
+    from sanderling.run.devices import EngineState
+    from sanderling.tasks.vision import Label
+    from sanderling.workshop.pipeline import BuildResult
+
+
+def table(columns: Sequence[tuple[str, bool]], rows: Sequence[Sequence[str]]) -> Table:
+    """A plain table; each column is its title, and whether it holds numbers."""
+    made = Table(box=None, pad_edge=False, header_style="bold")
+    for title, number in columns:
+        made.add_column(title, justify="right" if number else "left", overflow="fold")
+    for row in rows:
+        made.add_row(*row)
+    return made
+
+
+def megabytes(size_bytes: float) -> str:
+    """Bytes as megabytes, or kilobytes below 0.1 MB."""
+    return f"{size_bytes / 1e6:.1f} MB" if size_bytes >= 1e5 else f"{size_bytes / 1e3:.1f} kB"
+
+
+def build_result(console: Console, result: BuildResult) -> None:
+    """The variants, the choice and where the package and its report are."""
+    manifest = result.manifest
+    rows = []
+    for variant in manifest.variants:
+        accuracy, latency = variant.accuracy, variant.latency_ms
+        assert accuracy is not None
+        assert latency is not None
+        rows.append(
+            [
+                f"{'→ ' if variant.id == manifest.chosen else '  '}{variant.id}",
+                megabytes(variant.size_bytes),
+                f"{latency.p50:.2f}",
+                f"{latency.p95:.2f}",
+                megabytes(variant.memory_bytes) if variant.memory_bytes is not None else "–",
+                f"{accuracy.value:.4g}",
+                f"{accuracy.drop:.3g}",
+                f"{accuracy.drop_upper:.3g}",
+                "inside" if variant.within_budget else "missed",
+            ]
+        )
+    metric = manifest.variants[0].accuracy.metric if manifest.variants[0].accuracy else ""
+    titles = ("  variant", "size", "p50 ms", "p95 ms", "memory", metric, "drop", "bound", "budget")
+    console.print(table([(title, 0 < index < 8) for index, title in enumerate(titles)], rows))
+    console.print(f"chosen: {result.evidence.choice}", soft_wrap=True)
+    console.print(f"accuracy on {result.evidence.evaluation_data}; bound: upper 95 % bound of the drop", soft_wrap=True)
+    console.print(f"package: {result.path}", soft_wrap=True)
+    if result.path.is_dir():
+        console.print(f"report:  {result.path / 'report.html'}", soft_wrap=True)
+
+
+def inspection(console: Console, found: Inspection) -> None:
+    """Inputs, cost, operators and findings."""
+    console.print(f"{found.model}, opset {found.opset}")
+    for title, specs in (("inputs", found.inputs), ("outputs", found.outputs)):
+        console.print(f"{title}: {'; '.join(map(str, specs))}", markup=False)
+    console.print(f"operators: {', '.join(f'{name} {count}' for name, count in found.operators.items())}")
+    console.print(
+        f"{found.parameters:,} parameters, {megabytes(found.weight_bytes)} of weights, {found.macs:,} MACs, "
+        f"peak activations {megabytes(found.peak_activation_bytes)}, {found.compute_density:.1f} MACs per byte"
+    )
+    rows = [[node.name, node.op_type, f"{node.macs:,}", megabytes(node.weight_bytes)] for node in found.heaviest]
+    if rows:
+        console.print(table([("heaviest nodes", False), ("operator", False), ("MACs", True), ("weights", True)], rows))
+    for finding in found.findings:
+        console.print(f"{finding.kind}: {finding.subject}: {finding.detail}", markup=False)
+    if not found.findings:
+        console.print("nothing looks wrong")
+
+
+def labels(console: Console, picture: Path, found: Sequence[Label]) -> None:
+    """A picture's best classes."""
+    console.print(str(picture), markup=False)
+    for label in found:
+        console.print(f"  {100 * label.probability:5.1f} %  {label.label}", markup=False)
+
+
+def outputs(console: Console, source: Path, arrays: dict[str, Array]) -> None:
+    """Shapes and ranges of raw outputs."""
+    console.print(str(source), markup=False)
+    for name, array in arrays.items():
+        span = f"{array.min():.4g} … {array.max():.4g}" if array.size and array.dtype.kind in "fiu" else ""
+        console.print(f"  {name}: {array.dtype.name}{list(array.shape)} {span}", markup=False)
+
+
+def bench_result(console: Console, result: BenchResult) -> None:
+    """Latency, throughput and memory by variant."""
+    rows = []
+    for variant in result.variants:
+        timing = variant.latency_ms
+        memory = megabytes(variant.memory_bytes) if variant.memory_bytes is not None else "–"
+        numbers = [f"{value:.2f}" for value in (timing.p50, timing.p95, timing.p99)]
+        speed = f"{result.variants[0].latency_ms.p50 / timing.p50:.2f}×"
+        rows.append(
+            [
+                variant.id,
+                variant.engine,
+                *numbers,
+                speed,
+                f"{variant.throughput_per_s:.1f}",
+                memory,
+                megabytes(variant.size_bytes),
+            ]
+        )
+    titles = ("variant", "engine", "p50 ms", "p95 ms", "p99 ms", "speed", "rows/s", "memory", "size")
+    console.print(table([(title, index > 1) for index, title in enumerate(titles)], rows))
+    repeats = result.variants[0].latency_ms.repeats
+    console.print(
+        f"batch {result.batch}, {result.threads} threads, {repeats} repeats in turn, {result.machine.processor}"
+    )
+
+
+def verify_result(console: Console, result: VerifyResult) -> None:
+    """Each check with its numbers."""
+    for check in result.checks:
+        console.print(
+            f"{'ok    ' if check.passed else 'FAILED'}  {check.name}: {check.detail}",
+            markup=False,
+            soft_wrap=True,
+        )
+    console.print("the package holds here" if result.passed else "the package does not hold here any more")
+
+
+def engines(console: Console, states: Sequence[EngineState]) -> None:
+    """Engines with their devices, or how to install them."""
+    rows = []
+    for state in states:
+        if not state.availability.installed:
+            rows.append([state.name, "not installed", state.availability.hint, "", "", ""])
+        for device in state.devices:
+            memory = megabytes(device.memory_bytes) if device.memory_bytes else ""
+            name = f"{state.name} {state.availability.version}"
+            rows.append([name, device.device, device.kind, device.fidelity, memory, ", ".join(device.precisions)])
+    titles = ("engine", "device", "kind", "fidelity", "memory", "precisions")
+    console.print(table([(title, title == "memory") for title in titles], rows))
+
+
+def story(console: Console, told: Story) -> None:
+    """The demonstration: the build's table, the verification, and the photos' labels."""
+    build_result(console, told.result)
+    verify_result(console, told.verification)
+    for name, found in told.labels.items():
+        labels(console, Path(name), found)
+    console.print(f"report: {told.result.path / 'report.html'}", soft_wrap=True)

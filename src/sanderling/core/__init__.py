@@ -1,0 +1,1 @@
+"""The ground floor: errors, tensor specs, statistics, files. Knows no other room."""

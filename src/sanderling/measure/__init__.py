@@ -1,0 +1,1 @@
+"""Where numbers come from: samples, accuracy, latency, memory, inspection, bench and verify."""

@@ -1,0 +1,201 @@
+"""How far a variant's outputs are from FP32's, and what that costs in accuracy."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from sanderling.core.errors import OptionError
+from sanderling.core.progress import Progress
+from sanderling.core.statistics import binomial_upper, mean_upper, paired_drop_upper, sqnr_db
+from sanderling.core.tensor import Array, Feeds, TensorSpec
+from sanderling.measure.samples import Samples
+from sanderling.model.manifest import Accuracy, Budget
+
+Metric = Literal["top1", "agreement", "cosine"]
+Run = Callable[[Feeds], dict[str, Array]]
+_ELEMENT_BYTES = 4
+_BATCH_BYTES = 1 << 20
+_LARGEST_BATCH = 64
+
+
+def classifier_classes(outputs: tuple[TensorSpec, ...]) -> int | None:
+    """Number of classes when the model looks like a classifier: one float output of shape (N, C), C ≥ 2."""
+    if len(outputs) != 1 or len(outputs[0].shape) != 2 or not outputs[0].dtype.startswith("float"):
+        return None
+    classes = outputs[0].shape[1]
+    return classes if isinstance(classes, int) and classes >= 2 else None
+
+
+def evaluation_batch(inputs: Sequence[TensorSpec]) -> int:
+    """Rows of one evaluation call: 1 without a dynamic batch, else as many as make about a megabyte of input.
+
+    Small models need many rows a call to be quick; for large ones activations, not calls, are what costs.
+    """
+    if not all(0 in spec.dynamic_axes for spec in inputs):
+        return 1
+    row_bytes = sum(math.prod(spec.concrete_shape()) * _ELEMENT_BYTES for spec in inputs)
+    return max(1, min(_LARGEST_BATCH, _BATCH_BYTES // row_bytes))
+
+
+@dataclass
+class OutputRecord:
+    """What one variant gave for every sample, compared row by row with FP32."""
+
+    predictions: list[npt.NDArray[np.int64]] = field(default_factory=list)
+    cosines: dict[str, list[npt.NDArray[np.float64]]] = field(default_factory=dict)
+    signal: dict[str, float] = field(default_factory=dict)
+    noise: dict[str, float] = field(default_factory=dict)
+
+    def add(
+        self, reference: Mapping[str, Array], outputs: Mapping[str, Array], *, samples: int, classify: bool
+    ) -> None:
+        """Add one call's outputs, which hold ``samples`` samples along their first axis."""
+        for name, expected in reference.items():
+            x = expected.astype(np.float64).reshape(samples, -1)
+            y = outputs[name].astype(np.float64).reshape(samples, -1)
+            self.signal[name] = self.signal.get(name, 0.0) + float(np.square(x).sum())
+            self.noise[name] = self.noise.get(name, 0.0) + float(np.square(x - y).sum())
+            self.cosines.setdefault(name, []).append(_row_cosines(x, y))
+        if classify:
+            self.predictions.append(_top1(next(iter(outputs.values()))))
+
+    def predicted(self) -> npt.NDArray[np.int64]:
+        """First class of every sample, shape (n,); −1 where an output was not finite."""
+        return np.concatenate(self.predictions)
+
+    def mean_cosine(self) -> dict[str, float]:
+        """Mean over the samples, per output."""
+        return {name: float(np.concatenate(parts).mean()) for name, parts in self.cosines.items()}
+
+    def worst_cosines(self) -> npt.NDArray[np.float64]:
+        """Per sample, the lowest cosine over the outputs, shape (n,)."""
+        lowest: npt.NDArray[np.float64] = np.min([np.concatenate(parts) for parts in self.cosines.values()], axis=0)
+        return lowest
+
+    def sqnr_db(self) -> dict[str, float | None]:
+        """Per output; None where nothing differs."""
+        return {name: None if noise == 0.0 else sqnr_db(self.signal[name], noise) for name, noise in self.noise.items()}
+
+
+def compare_outputs(
+    reference: Run,
+    variants: Mapping[str, Run],
+    samples: Samples,
+    *,
+    batch: int,
+    classify: bool,
+    progress: Progress,
+) -> dict[str, OutputRecord]:
+    """Run FP32 and every variant over the samples, batch by batch, and compare; keyed as ``variants``."""
+    records = {name: OutputRecord() for name in variants}
+    for feeds in samples.batches(batch):
+        count = 1 if samples.whole else len(next(iter(feeds.values())))
+        expected = reference(feeds)
+        for name, run in variants.items():
+            outputs = expected if run is reference else run(feeds)
+            records[name].add(expected, outputs, samples=count, classify=classify)
+        progress.advance(count)
+    return records
+
+
+def metric_for(budget: Budget | None, outputs: tuple[TensorSpec, ...], *, labelled: bool) -> Metric:
+    """The metric that a model is judged by: the budget's, or what the data allows.
+
+    Without labels a ``top1`` budget is held by agreement: top-1 cannot fall further than predictions change.
+
+    Raises:
+        OptionError: the budget is in a classifier's metric, and the model is none.
+    """
+    if classifier_classes(outputs) is None:
+        if budget is not None and budget.metric != "cosine":
+            raise OptionError(
+                f"budget {budget.metric}={budget.limit:g} is for classifiers with one float output (N, classes): the "
+                f"outputs are {'; '.join(map(str, outputs))}; give cosine=0.01"
+            )
+        return "cosine"
+    if budget is not None and budget.metric != "top1":
+        return budget.metric
+    return "top1" if labelled else "agreement"
+
+
+def judge(
+    record: OutputRecord,
+    reference: OutputRecord,
+    labels: npt.NDArray[np.int64] | None,
+    *,
+    metric: Metric,
+    seed: int,
+) -> Accuracy:
+    """Turn a record into an accuracy with its drop and the drop's upper 95 % bound.
+
+    Args:
+        record: of the variant.
+        reference: of FP32 on the same samples.
+        labels: int64, shape (n,); needed for ``top1``.
+        metric: ``top1`` and ``agreement`` for classifiers, ``cosine`` (of the worst output) for any model.
+        seed: of the bootstrap.
+    """
+    if metric == "top1":
+        assert labels is not None
+        value, drop, upper = _judge_top1(record, reference, labels, seed)
+    elif metric == "agreement":
+        value, drop, upper = _judge_agreement(record, reference)
+    else:
+        cosines = record.worst_cosines()
+        value, drop, upper = float(cosines.mean()), float(1 - cosines.mean()), mean_upper(1 - cosines, seed=seed)
+    return Accuracy(
+        metric=metric,
+        value=value,
+        drop=drop,
+        drop_upper=0.0 if record is reference else upper,
+        samples=len(record.worst_cosines()),
+        sqnr_db=record.sqnr_db(),
+        cosine=record.mean_cosine(),
+    )
+
+
+def _judge_top1(
+    record: OutputRecord, reference: OutputRecord, labels: npt.NDArray[np.int64], seed: int
+) -> tuple[float, float, float]:
+    before, now = reference.predicted() == labels, record.predicted() == labels
+    lost, won = int((before & ~now).sum()), int((~before & now).sum())
+    upper = paired_drop_upper(lost, won, len(labels), seed=seed)
+    return 100.0 * float(now.mean()), 100.0 * (lost - won) / len(labels), 100.0 * upper
+
+
+def _judge_agreement(record: OutputRecord, reference: OutputRecord) -> tuple[float, float, float]:
+    theirs, ours = reference.predicted(), record.predicted()
+    changed, count = int(((theirs != ours) | (ours < 0)).sum()), len(ours)
+    share = 100.0 * changed / count
+    return 100.0 - share, share, 100.0 * binomial_upper(changed, count)
+
+
+def within_budget(accuracy: Accuracy, budget: Budget) -> bool:
+    """Whether the drop's upper bound is inside the budget.
+
+    A ``top1`` budget may be held by agreement: top-1 cannot fall further than predictions change.
+    """
+    comparable = accuracy.metric == budget.metric or (accuracy.metric, budget.metric) == ("agreement", "top1")
+    return comparable and accuracy.drop_upper <= budget.limit
+
+
+def _row_cosines(x: npt.NDArray[np.float64], y: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    norms = np.linalg.norm(x, axis=1) * np.linalg.norm(y, axis=1)
+    dots = np.einsum("ij,ij->i", x, y)
+    equal = (x == y).all(axis=1)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        cosines = np.where(equal, 1.0, np.where(norms > 0, dots / norms, 0.0))
+    clipped: npt.NDArray[np.float64] = np.clip(np.nan_to_num(cosines, nan=-1.0), -1.0, 1.0)
+    return clipped
+
+
+def _top1(scores: Array) -> npt.NDArray[np.int64]:
+    """First class of each row; −1 where a score is not finite, which agrees with nothing and is never right."""
+    best = scores.argmax(axis=1).astype(np.int64)
+    return np.where(np.isfinite(scores).all(axis=1), best, -1)

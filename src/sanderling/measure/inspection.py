@@ -1,0 +1,148 @@
+"""Look at a model before anything is done to it: what it takes, what it costs, what looks wrong."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import onnx
+from pydantic import BaseModel, ConfigDict
+
+from sanderling.core.errors import EngineError, ModelError
+from sanderling.core.tensor import TensorSpec
+from sanderling.model.cost import GraphCost, graph_cost
+from sanderling.model.graph import (
+    all_nodes,
+    element_count,
+    initializer_array,
+    input_specs,
+    opset_of,
+    output_specs,
+    read_graph,
+    used_names,
+    weight_bytes,
+)
+from sanderling.model.package import MANIFEST, Package
+from sanderling.run.engines import DEFAULT_ENGINE, engine
+from sanderling.run.engines.base import EngineOptions, Optimization
+
+_HEAVIEST = 10
+
+
+class Finding(BaseModel):
+    """Something that looks wrong, or that the user should know."""
+
+    model_config = ConfigDict(frozen=True)
+
+    kind: str
+    subject: str
+    detail: str
+
+
+class HeavyNode(BaseModel):
+    """One of the costliest nodes."""
+
+    model_config = ConfigDict(frozen=True)
+
+    name: str
+    op_type: str
+    macs: int
+    weight_bytes: int
+
+
+class Inspection(BaseModel):
+    """What is known of a model without running it.
+
+    Attributes:
+        macs: multiply–accumulates of one run, every dynamic axis taken as 1.
+        peak_activation_bytes: most bytes of inputs and intermediate tensors alive at once.
+        compute_density: MACs per byte of weights and outputs moved.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    model: str
+    opset: int
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    operators: dict[str, int]
+    parameters: int
+    macs: int
+    weight_bytes: int
+    peak_activation_bytes: int
+    compute_density: float
+    heaviest: tuple[HeavyNode, ...]
+    findings: tuple[Finding, ...]
+
+
+def inspect(path: str | Path) -> Inspection:
+    """Inspect an ONNX file, or the chosen variant of a package.
+
+    Raises:
+        ModelError: the file cannot be read.
+        PackageError: the package is broken.
+    """
+    file = Path(path)
+    if (file / MANIFEST).is_file() or file.name.endswith((".sdl", ".sdl.zip")):
+        package = Package.open(file)
+        file = package.file(package.variant().file)
+    model = read_graph(file)
+    cost = graph_cost(model)
+    initializers = model.graph.initializer
+    heavy = sorted(cost.nodes, key=lambda node: -node.macs)[:_HEAVIEST]
+    return Inspection(
+        model=file.name,
+        opset=opset_of(model),
+        inputs=input_specs(model),
+        outputs=output_specs(model),
+        operators=dict(Counter(node.op_type for node in all_nodes(model.graph)).most_common()),
+        parameters=sum(element_count(tensor) for tensor in initializers),
+        macs=cost.macs,
+        weight_bytes=sum(weight_bytes(tensor) for tensor in initializers),
+        peak_activation_bytes=cost.peak_activation_bytes,
+        compute_density=cost.compute_density,
+        heaviest=tuple(
+            HeavyNode(name=node.name, op_type=node.op_type, macs=node.macs, weight_bytes=node.weight_bytes)
+            for node in heavy
+            if node.macs
+        ),
+        findings=tuple(_findings(model, cost, file)),
+    )
+
+
+def _findings(model: onnx.ModelProto, cost: GraphCost, file: Path) -> list[Finding]:
+    found = []
+    for axis, size in cost.assumed.items():
+        detail = f"taken as {size} here; fix it with --input, or build with --dynamic batch if it is the batch"
+        found.append(Finding(kind="dynamic-axis", subject=axis, detail=detail))
+    used = used_names(model.graph)
+    for tensor in model.graph.initializer:
+        if tensor.name not in used:
+            detail = f"{weight_bytes(tensor):,} bytes that no node reads; a build drops them"
+            found.append(Finding(kind="unused-initializer", subject=tensor.name, detail=detail))
+        found += _bad_values(tensor)
+    for unknown in cost.unknown:
+        found.append(Finding(kind="cost-unknown", subject=unknown, detail="its MACs are not in the sum"))
+    return found + _without_kernel(file)
+
+
+def _bad_values(tensor: onnx.TensorProto) -> list[Finding]:
+    if tensor.data_type not in (onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.DOUBLE):
+        return []
+    array = initializer_array(tensor)
+    bad = array.size - int(np.isfinite(array).sum())
+    if not bad:
+        return []
+    if array.size == 1 and np.isinf(array).all():
+        return []  # the constant of a mask
+    detail = f"{bad} of {array.size} values are NaN or infinite; export the model again from good weights"
+    return [Finding(kind="bad-weights", subject=tensor.name, detail=detail)]
+
+
+def _without_kernel(file: Path) -> list[Finding]:
+    try:
+        engine().load(file, EngineOptions(threads=1, optimization=Optimization.NONE)).close()
+    except (ModelError, EngineError) as error:
+        return [Finding(kind="not-executable", subject=DEFAULT_ENGINE, detail=str(error))]
+    return []

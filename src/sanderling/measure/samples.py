@@ -1,0 +1,241 @@
+"""Calibration and evaluation data: a folder of pictures, a CSV that lists them, or an `.npz` of arrays."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from sanderling.core.arrays import read_npz
+from sanderling.core.errors import DataError, TensorError, first_line
+from sanderling.core.progress import Event, Progress
+from sanderling.core.tensor import Array, TensorSpec, check_feeds
+from sanderling.model.preprocessing import Preprocessing
+from sanderling.run.pictures import PICTURE_SUFFIXES, fit_pixels, normalize, read_pixels
+
+_BROKEN_SHARE_LIMIT = 0.10
+_PATH_COLUMNS = ("path", "file", "image", "filename")
+_LABEL_COLUMNS = ("label", "class", "target")
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Inputs in memory, and their labels where they have any.
+
+    Attributes:
+        inputs: per input name, all samples along the first axis; pictures stay uint8 (N, H, W, C) until used.
+        labels: int64, shape (n,), or None.
+        names: of each sample, for messages.
+        preprocessing: turns pictures into the model's input; None when ``inputs`` fit as they are.
+        whole: inputs without a batch axis of 1: a call takes one sample as it is.
+    """
+
+    inputs: dict[str, Array]
+    labels: npt.NDArray[np.int64] | None
+    names: tuple[str, ...] = field(repr=False)
+    preprocessing: Preprocessing | None = None
+    whole: frozenset[str] = frozenset()
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def batches(self, size: int) -> Iterator[dict[str, Array]]:
+        """Yield feeds of ``size`` samples, the last one shorter; one by one where an input has no batch axis."""
+        size = 1 if self.whole else size
+        for start in range(0, len(self), size):
+            yield self._feeds(slice(start, start + size))
+
+    def one(self, index: int) -> dict[str, Array]:
+        """Feeds of one sample, ready for the model."""
+        return self._feeds(slice(index, index + 1))
+
+    def _feeds(self, rows: slice) -> dict[str, Array]:
+        feeds = {name: array[rows] for name, array in self.inputs.items()}
+        if self.preprocessing is not None:
+            return {name: normalize(pixels, self.preprocessing) for name, pixels in feeds.items()}
+        return {name: array[0, ...] if name in self.whole else array for name, array in feeds.items()}
+
+    def pick(self, indices: npt.NDArray[np.int64] | Sequence[int]) -> Samples:
+        """The samples at ``indices``, in that order."""
+        chosen = np.asarray(indices, dtype=np.int64)
+        return Samples(
+            {name: array[chosen] for name, array in self.inputs.items()},
+            None if self.labels is None else self.labels[chosen],
+            tuple(self.names[index] for index in chosen),
+            self.preprocessing,
+            self.whole,
+        )
+
+
+def inputs_without_batch(inputs: Sequence[TensorSpec]) -> frozenset[str]:
+    """Names of the inputs whose first axis is neither 1 nor dynamic: one call takes one sample of them."""
+    return frozenset(spec.name for spec in inputs if not spec.shape or spec.shape[0] not in (1, *_dynamic(spec)))
+
+
+def _dynamic(spec: TensorSpec) -> tuple[int | str, ...]:
+    return tuple(spec.shape[axis] for axis in spec.dynamic_axes if axis == 0)
+
+
+@dataclass(frozen=True)
+class SampleReader:
+    """Turns files into samples that fit a model.
+
+    Attributes:
+        inputs: the model's inputs.
+        preprocessing: for pictures; None when the model takes none.
+        label_names: of the classes, to read labels given as words.
+        progress: is told about skipped pictures.
+    """
+
+    inputs: tuple[TensorSpec, ...]
+    preprocessing: Preprocessing | None
+    label_names: tuple[str, ...] | None
+    progress: Progress
+
+    def read(self, source: str | Path) -> Samples:
+        """Read a folder, a CSV or an ``.npz``.
+
+        Raises:
+            DataError: it is missing or empty, at least a tenth of the pictures are broken, an array does not
+                fit, a value is NaN or infinite, or a label is unknown.
+        """
+        path = Path(source)
+        if path.is_dir():
+            samples = self._read_folder(path)
+        elif path.suffix == ".npz" and path.is_file():
+            samples = self._read_arrays(path)
+        elif path.suffix == ".csv" and path.is_file():
+            samples = self._read_csv(path)
+        elif path.exists():
+            raise DataError(f"{path} is no data: expected a folder of pictures, a .csv or an .npz")
+        else:
+            raise DataError(f"{path} does not exist: expected a folder of pictures, a .csv or an .npz")
+        _check_finite(samples, path)
+        return samples
+
+    def _read_folder(self, folder: Path) -> Samples:
+        files = sorted(
+            file
+            for file in folder.rglob("*")
+            if file.suffix.lower() in PICTURE_SUFFIXES and file.is_file() and not file.name.startswith(".")
+        )
+        return self._read_pictures(files, self._folder_labels(folder, files), folder)
+
+    def _folder_labels(self, folder: Path, files: list[Path]) -> list[int] | None:
+        """Labels from the folders' names when every picture lies in one and the names are classes."""
+        if not files or any(file.parent.parent != folder for file in files):
+            return None
+        classes = sorted({file.parent.name for file in files})
+        known = set(self.label_names or ())
+        if not any(name in known or name.isdecimal() for name in classes):
+            reason = "their names are neither class numbers nor in the label names"
+            self.progress.event(Event(kind="folder-names-ignored", subject=", ".join(classes), reason=reason))
+            return None
+        numbers = {name: self._label(name, folder) for name in classes}
+        return [numbers[file.parent.name] for file in files]
+
+    def _read_csv(self, path: Path) -> Samples:
+        try:
+            with path.open(newline="", encoding="utf-8-sig", errors="replace") as stream:
+                rows = list(csv.DictReader(stream))
+        except csv.Error as error:
+            raise DataError(f"{path} is no readable CSV: {first_line(error)}") from error
+        columns = list(rows[0]) if rows else []
+        path_column = next((name for name in _PATH_COLUMNS if name in columns), None)
+        label_column = next((name for name in _LABEL_COLUMNS if name in columns), None)
+        if path_column is None:
+            raise DataError(f"{path} has columns {columns}: one of {', '.join(_PATH_COLUMNS)} is needed")
+        files = [path.parent / (row[path_column] or "") for row in rows]
+        labels = [self._label(row[label_column] or "", path) for row in rows] if label_column else None
+        return self._read_pictures(files, labels, path)
+
+    def _read_pictures(self, files: list[Path], labels: list[int] | None, source: Path) -> Samples:
+        if not files:
+            raise DataError(f"{source} holds no pictures: expected files such as {', '.join(PICTURE_SUFFIXES[:4])}")
+        if self.preprocessing is None:
+            raise DataError(
+                f"{source} holds pictures, but nothing says how they become the model's input: "
+                "give --preprocess imagenet, or its JSON"
+            )
+        size = (self.preprocessing.height, self.preprocessing.width, self.preprocessing.channels)
+        pixels = np.empty((len(files), *size), np.uint8)
+        kept: list[int] = []
+        for index, file in enumerate(files):
+            try:
+                pixels[len(kept)] = read_pixels(file, self.preprocessing)
+                kept.append(index)
+            except DataError as error:
+                self.progress.event(Event(kind="picture-skipped", subject=file.name, reason=str(error)))
+            self.progress.advance()
+        broken = len(files) - len(kept)
+        if broken >= _BROKEN_SHARE_LIMIT * len(files):
+            raise DataError(f"{broken} of {len(files)} pictures in {source} are broken: less than 10 % may be")
+        names = tuple(files[index].name for index in kept)
+        chosen = None if labels is None else np.asarray([labels[index] for index in kept], np.int64)
+        return Samples({self.inputs[0].name: pixels[: len(kept)]}, chosen, names, self.preprocessing)
+
+    def _read_arrays(self, path: Path) -> Samples:
+        arrays = read_npz(path)
+        labels = arrays.pop("labels", None)
+        counts = {array.shape[0] if array.ndim else 0 for array in arrays.values()}
+        if len(counts) != 1 or 0 in counts:
+            shapes = ", ".join(f"{name} {list(array.shape)}" for name, array in arrays.items()) or "no arrays"
+            raise DataError(f"{path} holds {shapes}: every array needs the same number of rows, at least 1")
+        count = counts.pop()
+        names = tuple(f"row {row}" for row in range(count))
+        numbers = self._numbers(labels, count, path)
+        if self.preprocessing is not None and self._holds_pictures(arrays):
+            name, pictures = next(iter(arrays.items()))
+            pixels = np.stack([fit_pixels(picture, self.preprocessing) for picture in pictures])
+            return Samples({name: pixels}, numbers, names, self.preprocessing)
+        samples = Samples(arrays, numbers, names, whole=inputs_without_batch(self.inputs))
+        try:
+            check_feeds(samples.one(0), self.inputs)
+        except TensorError as error:
+            raise DataError(f"{path}: {error}") from error
+        return samples
+
+    def _holds_pictures(self, arrays: dict[str, Array]) -> bool:
+        """Whether the arrays are uint8 pictures that stand for the model's one float input."""
+        named = list(arrays) == [spec.name for spec in self.inputs]
+        return named and all(array.dtype == np.uint8 for array in arrays.values())
+
+    def _numbers(self, labels: Array | None, count: int, path: Path) -> npt.NDArray[np.int64] | None:
+        if labels is None:
+            return None
+        if labels.shape != (count,) or labels.dtype.kind not in "iu":
+            raise DataError(
+                f"{path}: labels are {labels.dtype}{list(labels.shape)}: expected integers of shape ({count},)"
+            )
+        return labels.astype(np.int64)
+
+    def _label(self, text: str, source: Path) -> int:
+        if self.label_names and text in self.label_names:
+            return self.label_names.index(text)
+        if text.strip().isdecimal():
+            return int(text)
+        raise DataError(f"{source}: label '{text}' is no class number and not in the label names; give --labels FILE")
+
+
+def check_labels(samples: Samples, classes: int) -> None:
+    """Check that labels are class numbers that the model's output has.
+
+    Raises:
+        DataError: a label is outside 0 … classes − 1.
+    """
+    if samples.labels is None:
+        return
+    low, high = int(samples.labels.min()), int(samples.labels.max())
+    if low < 0 or high >= classes:
+        raise DataError(f"labels go from {low} to {high}: the model's output has {classes} classes (0…{classes - 1})")
+
+
+def _check_finite(samples: Samples, path: Path) -> None:
+    for name, array in samples.inputs.items():
+        if array.dtype.kind == "f" and not np.isfinite(array).all():
+            row = int(np.argwhere(~np.isfinite(array))[0][0])
+            raise DataError(f"{path}: '{name}' has NaN or infinite values, first in {samples.names[row]}; remove them")

@@ -1,0 +1,177 @@
+"""Check that what a package says still holds here: hashes, golden vectors, and accuracy when data is given."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict
+
+from sanderling.core.errors import DataError, EngineError, ModelError
+from sanderling.core.progress import Progress, Silent
+from sanderling.core.statistics import relative_error
+from sanderling.measure.accuracy import (
+    Metric,
+    classifier_classes,
+    compare_outputs,
+    evaluation_batch,
+    judge,
+    metric_for,
+    within_budget,
+)
+from sanderling.measure.samples import SampleReader, check_labels
+from sanderling.model.manifest import Accuracy, Variant
+from sanderling.model.package import GoldenVectors, Package
+from sanderling.run.engines import engine
+from sanderling.run.engines.base import EngineOptions, Executable
+
+
+class Check(BaseModel):
+    """One thing that was checked, whether it holds, and the numbers behind it."""
+
+    model_config = ConfigDict(frozen=True)
+
+    name: str
+    passed: bool
+    detail: str
+
+
+class VerifyResult(BaseModel):
+    """All checks of a package."""
+
+    model_config = ConfigDict(frozen=True)
+
+    package: str
+    passed: bool
+    checks: tuple[Check, ...]
+    accuracy: dict[str, Accuracy]
+
+
+def verify(
+    path: str | Path,
+    *,
+    evaluation: str | Path | None = None,
+    threads: int = 0,
+    progress: Progress | None = None,
+) -> VerifyResult:
+    """Verify a package on this machine.
+
+    Args:
+        path: the package.
+        evaluation: folder, CSV or ``.npz`` to measure the accuracy on again.
+        threads: of one call; 0 leaves it to the engine.
+        progress: told about each step.
+
+    Raises:
+        PackageError: the manifest is unreadable; changed or missing files are a failed check instead.
+        DataError: the evaluation data cannot be used.
+    """
+    progress = progress or Silent()
+    package = Package.open(path, check_hashes=False, check_files=False)
+    progress.stage("hashes")
+    problems = package.problems()
+    checks = [Check(name="hashes", passed=not problems, detail="; ".join(problems) or _hashes_hold(package))]
+    accuracy: dict[str, Accuracy] = {}
+    if not problems:
+        checks += _golden_checks(package, threads, progress)
+        if evaluation is not None and all(check.passed for check in checks):
+            metric, told = _accuracy(package, Path(evaluation), threads, progress)
+            accuracy = told[metric]
+            checks += [_budget_check(package, name, value) for name, value in accuracy.items()]
+            checks += [_told(name, value) for other in told if other != metric for name, value in told[other].items()]
+    passed = all(check.passed for check in checks)
+    return VerifyResult(package=package.path.name, passed=passed, checks=tuple(checks), accuracy=accuracy)
+
+
+def _hashes_hold(package: Package) -> str:
+    return f"{len(package.manifest.files)} files have the hashes that the manifest says"
+
+
+def _golden_checks(package: Package, threads: int, progress: Progress) -> list[Check]:
+    golden = package.golden()
+    progress.stage("golden vectors", len(package.manifest.variants))
+    checks = []
+    for variant in package.manifest.variants:
+        checks.append(_golden_check(package, variant, golden, threads))
+        progress.advance()
+    return checks
+
+
+def _golden_check(package: Package, variant: Variant, golden: GoldenVectors, threads: int) -> Check:
+    name = f"golden vectors, {variant.id}"
+    tolerance = package.manifest.golden.tolerance[variant.id]
+    try:
+        executable = engine(variant.engines[0]).load(package.file(variant.file), EngineOptions(threads=threads))
+        worst = max(_golden_errors(executable, golden, variant.id))
+        executable.close()
+    except (EngineError, ModelError) as error:
+        return Check(name=name, passed=False, detail=str(error))
+    samples = package.manifest.golden.samples
+    detail = f"relative error {worst:.1e}, at most {tolerance:.0e} allowed, on {samples} samples"
+    return Check(name=name, passed=worst <= tolerance, detail=detail)
+
+
+def _golden_errors(executable: Executable, golden: GoldenVectors, variant: str) -> Iterator[float]:
+    for index in range(len(next(iter(golden.inputs.values())))):
+        got = executable.run({name: array[index] for name, array in golden.inputs.items()})
+        for name, expected in golden.outputs[variant].items():
+            yield relative_error(expected[index], got[name])
+
+
+def _accuracy(
+    package: Package, source: Path, threads: int, progress: Progress
+) -> tuple[Metric, dict[Metric, dict[str, Accuracy]]]:
+    """The budget's metric, and every variant's accuracy in it; with labels in top-1 besides."""
+    manifest = package.manifest
+    progress.stage("read evaluation data")
+    samples = SampleReader(manifest.inputs, manifest.preprocessing, manifest.labels, progress).read(source)
+    classes = classifier_classes(manifest.outputs)
+    if samples.labels is not None and classes is None:
+        raise DataError(f"{source} has labels, but the package's model is no classifier")
+    check_labels(samples, classes or 0)
+    executables = {
+        variant.id: engine(variant.engines[0]).load(package.file(variant.file), EngineOptions(threads=threads))
+        for variant in manifest.variants
+    }
+    reference = manifest.variants[0].id
+    progress.stage("measure accuracy", len(samples))
+    runs = {name: executable.run for name, executable in executables.items()}
+    batch = evaluation_batch(manifest.inputs)
+    records = compare_outputs(
+        runs[reference], runs, samples, batch=batch, classify=classes is not None, progress=progress
+    )
+    for executable in executables.values():
+        executable.close()
+    metric = metric_for(manifest.budget, manifest.outputs, labelled=samples.labels is not None)
+    metrics: list[Metric] = [metric] if samples.labels is None or metric == "top1" else [metric, "top1"]
+    return metric, {
+        wanted: {
+            name: judge(record, records[reference], samples.labels, metric=wanted, seed=0)
+            for name, record in records.items()
+        }
+        for wanted in metrics
+    }
+
+
+def _told(name: str, accuracy: Accuracy) -> Check:
+    """A measurement without a limit."""
+    return Check(name=f"accuracy, {name}", passed=True, detail=_numbers(accuracy))
+
+
+def _numbers(accuracy: Accuracy) -> str:
+    return (
+        f"{accuracy.metric} {accuracy.value:.4g}, drop {accuracy.drop:.3g}, upper 95 % bound {accuracy.drop_upper:.3g} "
+        f"on {accuracy.samples} samples"
+    )
+
+
+def _budget_check(package: Package, name: str, accuracy: Accuracy) -> Check:
+    """The chosen variant must stay inside the budget; for the others the numbers are only told."""
+    budget = package.manifest.budget
+    if budget is None or name != package.manifest.chosen or name == package.manifest.variants[0].id:
+        return _told(name, accuracy)
+    return Check(
+        name=f"accuracy, {name} (chosen)",
+        passed=within_budget(accuracy, budget),
+        detail=f"{_numbers(accuracy)}; budget {budget.metric}={budget.limit:g}",
+    )

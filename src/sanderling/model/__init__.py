@@ -1,0 +1,1 @@
+"""ONNX graphs (read, check, cost) and the package format."""

@@ -1,0 +1,125 @@
+"""What `manifest.json` of a package says."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from sanderling.core.precision import Precision
+from sanderling.core.tensor import TensorSpec
+from sanderling.model.preprocessing import Preprocessing
+
+SCHEMA_VERSION = 1
+
+
+class _Record(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Source(_Record):
+    """What the package was built from."""
+
+    format: Literal["onnx", "torch.export", "torch.module", "torch.pickle"]
+    name: str
+    sha256: str | None = None
+
+
+class FileEntry(_Record):
+    """Hash and size of one file of the package."""
+
+    sha256: str = Field(pattern="^[0-9a-f]{64}$")
+    size_bytes: int = Field(ge=0)
+
+
+class Latency(_Record):
+    """Milliseconds of one call."""
+
+    p50: float
+    p95: float
+    p99: float
+
+
+class Accuracy(_Record):
+    """How a variant does on evaluation data, against FP32.
+
+    Attributes:
+        metric: ``top1`` (labels), ``agreement`` (same first class as FP32), or ``cosine`` (of the outputs).
+        value: percent for ``top1`` and ``agreement``; in [-1, 1] for ``cosine``.
+        drop: FP32's value minus this one's, percentage points (``cosine``: 1 − cosine).
+        drop_upper: upper 95 % confidence bound of ``drop``, of one variant by itself.
+        samples: how many samples it was measured on.
+        sqnr_db: per output, signal-to-quantisation-noise ratio against FP32; null where nothing differs.
+        cosine: per output, cosine similarity with FP32, mean over the samples.
+    """
+
+    metric: Literal["top1", "agreement", "cosine"]
+    value: float
+    drop: float
+    drop_upper: float
+    samples: int
+    sqnr_db: dict[str, float | None]
+    cosine: dict[str, float]
+
+
+class Variant(_Record):
+    """One precision of the model."""
+
+    id: str
+    precision: Precision
+    file: str
+    external_data: str | None = None
+    size_bytes: int
+    engines: tuple[str, ...]
+    latency_ms: Latency | None = None
+    memory_bytes: int | None = None
+    accuracy: Accuracy | None = None
+    within_budget: bool | None = None
+    float_nodes: tuple[str, ...] = ()
+
+
+class Budget(_Record):
+    """What accuracy may cost; held against the upper confidence bound.
+
+    Attributes:
+        metric: ``top1`` or ``agreement`` (percentage points), or ``cosine`` (1 − cosine).
+        limit: largest drop allowed.
+    """
+
+    metric: Literal["top1", "agreement", "cosine"]
+    limit: float = Field(ge=0)
+
+
+class Golden(_Record):
+    """Inputs with the outputs that each variant gave when it was built.
+
+    Attributes:
+        file: ``.npz`` with ``input/NAME`` and ``VARIANT/NAME`` arrays; the first axis counts the calls.
+        samples: number of calls.
+        tolerance: per variant, largest relative error (see ``core.statistics.relative_error``).
+    """
+
+    file: str
+    samples: int
+    tolerance: dict[str, float]
+
+
+class Manifest(_Record):
+    """Everything needed to run a package and to check it."""
+
+    schema_version: Literal[1] = 1
+    name: str
+    source: Source
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    preprocessing: Preprocessing | None = None
+    labels: tuple[str, ...] | None = None
+    variants: tuple[Variant, ...]
+    chosen: str
+    budget: Budget | None = None
+    golden: Golden
+    files: dict[str, FileEntry]
+
+    def variant(self, identifier: str) -> Variant | None:
+        """The variant of that id, or None."""
+        return next((variant for variant in self.variants if variant.id == identifier), None)

@@ -1,0 +1,158 @@
+"""ONNX Runtime on the CPU."""
+
+from __future__ import annotations
+
+import platform
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+
+from sanderling.core.errors import EngineError, ModelError, first_line
+from sanderling.core.precision import Precision
+from sanderling.core.tensor import Array, Feeds, TensorSpec
+from sanderling.run.engines.base import (
+    Availability,
+    DeviceInfo,
+    DeviceKind,
+    EngineOptions,
+    Fidelity,
+    Optimization,
+)
+
+_DTYPES = {
+    "tensor(float)": "float32",
+    "tensor(float16)": "float16",
+    "tensor(double)": "float64",
+    "tensor(int64)": "int64",
+    "tensor(int32)": "int32",
+    "tensor(int16)": "int16",
+    "tensor(int8)": "int8",
+    "tensor(uint64)": "uint64",
+    "tensor(uint32)": "uint32",
+    "tensor(uint16)": "uint16",
+    "tensor(uint8)": "uint8",
+    "tensor(bool)": "bool",
+    "tensor(string)": "str",
+}
+_FATAL_ONLY = 4  # errors come back as exceptions, and are not printed as well
+_MODEL_ERRORS = (
+    "Fail",
+    "InvalidArgument",
+    "InvalidGraph",
+    "InvalidProtobuf",
+    "NoModel",
+    "NoSuchFile",
+    "NotImplemented",
+)
+
+
+class OnnxRuntime:
+    """Runs ONNX graphs with ONNX Runtime's CPU execution provider."""
+
+    name = "onnxruntime"
+
+    def availability(self) -> Availability:
+        """Whether the package is installed."""
+        try:
+            return Availability(True, version=metadata.version("onnxruntime"))
+        except metadata.PackageNotFoundError:
+            return Availability(False, hint="pip install onnxruntime")
+
+    def devices(self) -> tuple[DeviceInfo, ...]:
+        """The processor that this process runs on."""
+        return (
+            DeviceInfo(
+                engine=self.name,
+                device="cpu",
+                kind=DeviceKind.CPU,
+                fidelity=Fidelity.HARDWARE,
+                description=platform.processor() or platform.machine(),
+                memory_bytes=psutil.virtual_memory().total,
+                precisions=(Precision.FP32, Precision.INT8, Precision.FP16),
+            ),
+        )
+
+    def load(self, model: Path | bytes, options: EngineOptions) -> OnnxRuntimeExecutable:
+        """Create an inference session.
+
+        Raises:
+            ModelError: the graph is invalid or has an operator without a kernel.
+            EngineError: the session could not be created.
+        """
+        import onnxruntime
+
+        try:
+            session = onnxruntime.InferenceSession(
+                str(model) if isinstance(model, Path) else model,
+                _session_options(options),
+                providers=["CPUExecutionProvider"],
+            )
+        except Exception as error:
+            raise _load_error(error, model) from error
+        return OnnxRuntimeExecutable(session)
+
+
+class OnnxRuntimeExecutable:
+    """One inference session."""
+
+    def __init__(self, session: Any) -> None:  # noqa: ANN401 - the runtime is untyped
+        self._session = session
+        self.inputs = tuple(map(_spec, session.get_inputs()))
+        self.outputs = tuple(map(_spec, session.get_outputs()))
+        self._output_names = [spec.name for spec in self.outputs]
+
+    def run(self, feeds: Feeds) -> dict[str, Array]:
+        """Execute once.
+
+        Raises:
+            EngineError: execution failed, or the session is closed.
+        """
+        if self._session is None:
+            raise EngineError("onnxruntime: the session is closed; load the package again")
+        try:
+            results = self._session.run(self._output_names, feeds)
+        except Exception as error:
+            raise EngineError(f"onnxruntime failed while executing: {first_line(error)}") from error
+        return {name: np.asarray(result) for name, result in zip(self._output_names, results, strict=True)}
+
+    def close(self) -> None:
+        """Drop the session."""
+        self._session = None
+
+
+def _session_options(options: EngineOptions) -> Any:  # noqa: ANN401 - the runtime is untyped
+    import onnxruntime
+
+    levels = {
+        Optimization.NONE: onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL,
+        Optimization.BASIC: onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC,
+        Optimization.ALL: onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL,
+    }
+    settings = onnxruntime.SessionOptions()
+    settings.intra_op_num_threads = options.threads
+    settings.graph_optimization_level = levels[options.optimization]
+    settings.log_severity_level = _FATAL_ONLY
+    if options.lean:
+        settings.enable_cpu_mem_arena = False
+    return settings
+
+
+def _load_error(error: Exception, model: Path | bytes) -> ModelError | EngineError:
+    name = str(model) if isinstance(model, Path) else "the model"
+    text = first_line(error)
+    if type(error).__name__ in _MODEL_ERRORS:
+        return ModelError(f"onnxruntime does not take {name}: {text}")
+    return EngineError(f"onnxruntime could not load {name}: {text}")
+
+
+def _spec(value: Any) -> TensorSpec:  # noqa: ANN401 - the runtime is untyped
+    shape = tuple(
+        size if isinstance(size, int) else (size or f"{value.name}_axis{axis}") for axis, size in enumerate(value.shape)
+    )
+    return TensorSpec(name=value.name, dtype=_DTYPES.get(value.type, value.type), shape=shape)
+
+
+ENGINE = OnnxRuntime()

@@ -1,0 +1,1 @@
+"""What people come for: pictures and their labels, text, both."""

@@ -1,0 +1,1 @@
+"""Rewrites that must not change results: shapes, simplification passes, half precision."""

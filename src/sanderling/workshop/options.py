@@ -1,0 +1,117 @@
+"""What a user asks of a build."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from sanderling.core.errors import OptionError
+from sanderling.core.precision import Precision
+from sanderling.core.tensor import TensorSpec
+from sanderling.model.manifest import Budget
+
+_INPUT = re.compile(r"^(?P<name>[^=]+)=(?P<shape>\d+(,\d+)*)?(:(?P<dtype>[a-z0-9]+))?$")
+_DTYPES = ("float32", "float16", "float64", "int64", "int32", "int8", "uint8", "bool")
+_METRICS = ("top1", "agreement", "cosine")
+
+
+class InputOption(TensorSpec):
+    """An input as the user gave it; without a dtype it is float32 for PyTorch, and the graph's own for ONNX."""
+
+    dtype_given: bool = False
+
+
+@dataclass(frozen=True)
+class BuildOptions:
+    """Options of a build; paths are not checked until they are used.
+
+    Attributes:
+        source: ``FILE.onnx``, ``FILE.pt2``, ``package.module:factory``, or a pickled module.
+        output: ``NAME.sdl`` (a folder) or ``NAME.sdl.zip``.
+        weights: checkpoint for a factory, ``.safetensors``, ``.pt`` or ``.pth``.
+        factory_arguments: keyword arguments of the factory.
+        inputs: shape and dtype of each input; needed for PyTorch, overrides dynamic axes of ONNX.
+        dynamic_batch: make the first axis of every input dynamic.
+        opset: of the export.
+        calibration: folder of pictures or ``.npz``; INT8 needs it.
+        evaluation: folder, CSV or ``.npz``; part of the calibration data is held out without it.
+        budget: what accuracy may cost.
+        calibration_limit: most calibration samples used; a seeded choice when there are more.
+        precisions: variants to make; FP32 always is. None makes all that the data allows.
+        preprocess: preset, JSON or file.
+        labels: text file with one class a line, or ``imagenet``.
+        trust_pickle: load a pickled module, which runs code from the file.
+        threads: of each measured call; 0 means all usable cores.
+        repeats: timed calls of each variant.
+        seed: of everything random.
+    """
+
+    source: str
+    output: Path
+    weights: Path | None = None
+    factory_arguments: dict[str, Any] = field(default_factory=dict)
+    inputs: tuple[InputOption, ...] = ()
+    dynamic_batch: bool = False
+    opset: int = 18
+    calibration: Path | None = None
+    evaluation: Path | None = None
+    budget: Budget | None = None
+    calibration_limit: int = 512
+    precisions: tuple[Precision, ...] | None = None
+    preprocess: str | None = None
+    labels: str | None = None
+    trust_pickle: bool = False
+    threads: int = 0
+    repeats: int = 100
+    seed: int = 0
+
+
+def parse_input(text: str) -> InputOption:
+    """Read ``NAME=1,3,224,224`` or ``NAME=1,16:int64``.
+
+    Raises:
+        OptionError: the text has another form, or the dtype is unknown.
+    """
+    match = _INPUT.match(text.strip())
+    if match is None:
+        raise OptionError(f"--input '{text}' has the wrong form: expected NAME=1,3,224,224 or NAME=1,16:int64")
+    dtype = match["dtype"] or "float32"
+    if dtype not in _DTYPES:
+        raise OptionError(f"--input '{text}' has dtype '{dtype}': available are {', '.join(_DTYPES)}")
+    shape = tuple(int(size) for size in (match["shape"] or "").split(",") if size)
+    if 0 in shape:
+        raise OptionError(f"--input '{text}' has an axis of size 0: every axis needs at least 1")
+    return InputOption(name=match["name"].strip(), dtype=dtype, shape=shape, dtype_given=bool(match["dtype"]))
+
+
+def parse_budget(text: str) -> Budget:
+    """Read ``top1=0.8``, ``agreement=2`` (percentage points) or ``cosine=0.001``.
+
+    Raises:
+        OptionError: the metric is unknown or the limit is no number of at least 0.
+    """
+    metric, _, limit = text.partition("=")
+    if metric not in _METRICS:
+        raise OptionError(f"--budget '{text}' names no metric: expected one of {', '.join(_METRICS)}, as in top1=0.8")
+    try:
+        value = float(limit)
+    except ValueError:
+        value = math.nan
+    if not value >= 0 or math.isinf(value):
+        raise OptionError(f"--budget '{text}' has the limit '{limit}': expected a number of at least 0, as in top1=0.8")
+    return Budget.model_validate({"metric": metric, "limit": value})
+
+
+def parse_dynamic(names: list[str]) -> bool:
+    """Read the axes that ``--dynamic`` names; only the batch can be dynamic.
+
+    Raises:
+        OptionError: another axis.
+    """
+    for name in names:
+        if name != "batch":
+            raise OptionError(f"--dynamic '{name}' is not supported: only 'batch', the first axis, can be dynamic")
+    return bool(names)

@@ -1,0 +1,140 @@
+"""From the options to variants on disk: export, shapes, data, simplification, precisions."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+import onnx
+
+from sanderling.core.errors import ModelError
+from sanderling.core.precision import Precision
+from sanderling.core.progress import Progress
+from sanderling.core.tensor import Feeds, TensorSpec, random_feeds
+from sanderling.model.cost import graph_cost
+from sanderling.model.graph import all_nodes, element_count, input_specs, output_specs, write_graph
+from sanderling.model.manifest import Source
+from sanderling.workshop.evidence import Cost, ExportEvidence, Quantization
+from sanderling.workshop.export.source import Exported, export
+from sanderling.workshop.material import Material, gather
+from sanderling.workshop.optimize.names import name_nodes
+from sanderling.workshop.optimize.opset import raise_opset_passes
+from sanderling.workshop.optimize.passes import PASSES
+from sanderling.workshop.optimize.shapes import apply_shapes, has_dynamic_batch, prove_rows_independent
+from sanderling.workshop.optimize.simplify import PassRecord, simplify
+from sanderling.workshop.options import BuildOptions
+from sanderling.workshop.quantize.qdq import is_quantized
+from sanderling.workshop.variants import make_variants
+
+
+@dataclass(frozen=True)
+class WrittenVariant:
+    """A variant's files, and how it was made."""
+
+    precision: Precision
+    path: Path
+    external_data: str | None
+    float_nodes: tuple[str, ...]
+    quantization: Quantization | None
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the file and of its external data."""
+        files = [self.path, *([self.path.with_name(self.external_data)] if self.external_data else [])]
+        return sum(file.stat().st_size for file in files)
+
+
+@dataclass(frozen=True)
+class Workpiece:
+    """Everything that the workshop leaves behind; no graph is held in memory any more."""
+
+    source: Source
+    export_check: ExportEvidence | None
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    cost_before: Cost
+    cost_after: Cost
+    passes: tuple[PassRecord, ...]
+    material: Material
+    variants: tuple[WrittenVariant, ...]
+
+
+def make(folder: Path, options: BuildOptions, progress: Progress) -> Workpiece:
+    """Export, simplify and convert, and write each variant into ``folder``.
+
+    Raises:
+        InputError: source, options or data cannot be used.
+        UnavailableError: an extra is missing.
+    """
+    exported = export(options, progress)
+    model = _shaped(exported, options)
+    inputs, outputs = input_specs(model), output_specs(model)
+    material = gather(options, inputs, outputs, progress)
+    cost_before = _cost(model)
+    passes = (*raise_opset_passes(model), *PASSES)
+    simplified, records = simplify(model, _probes(inputs, material, options), progress, passes=passes)
+    name_nodes(simplified)
+    return Workpiece(
+        source=exported.source,
+        export_check=exported.check,
+        inputs=inputs,
+        outputs=output_specs(simplified),
+        cost_before=cost_before,
+        cost_after=_cost(simplified),
+        passes=tuple(records),
+        material=material,
+        variants=_written(folder, simplified, material, options, progress),
+    )
+
+
+def _shaped(exported: Exported, options: BuildOptions) -> onnx.ModelProto:
+    """The graph with the shapes that were asked for, and the proof that a dynamic batch works."""
+    model = exported.model
+    if is_quantized(model):
+        raise ModelError(
+            f"{exported.source.name} is quantised already: build from the float model, which this build quantises "
+            "and compares itself"
+        )
+    if exported.source.format == "onnx":
+        own = {spec.name: spec.dtype for spec in input_specs(model)}
+        asked = [
+            spec if spec.dtype_given else spec.model_copy(update={"dtype": own.get(spec.name, spec.dtype)})
+            for spec in options.inputs
+        ]
+    else:
+        asked = []
+    apply_shapes(model, asked, dynamic_batch=options.dynamic_batch)
+    if has_dynamic_batch(input_specs(model)):
+        prove_rows_independent(model, seed=options.seed)
+    return model
+
+
+def _probes(inputs: tuple[TensorSpec, ...], material: Material, options: BuildOptions) -> list[Feeds]:
+    """Inputs to compare passes on: random ones, in two batch sizes if the batch is dynamic, and a real one."""
+    batches = (1, 3) if has_dynamic_batch(inputs) else (1,)
+    probes: list[Feeds] = [random_feeds(inputs, batch=batch, seed=options.seed) for batch in batches]
+    return [*probes, material.evaluation.one(0)]
+
+
+def _written(
+    folder: Path, model: onnx.ModelProto, material: Material, options: BuildOptions, progress: Progress
+) -> tuple[WrittenVariant, ...]:
+    """Write each variant as soon as it is made: several copies of the weights would set the build's peak memory."""
+    written = []
+    for made in make_variants(model, material.calibration, options, progress):
+        path = folder / f"model.{made.precision}.onnx"
+        external = write_graph(made.model, path)
+        written.append(WrittenVariant(made.precision, path, external, made.float_nodes, made.quantization))
+    return tuple(written)
+
+
+def _cost(model: onnx.ModelProto) -> Cost:
+    cost = graph_cost(model)
+    return Cost(
+        operators=dict(Counter(node.op_type for node in all_nodes(model.graph)).most_common()),
+        parameters=sum(element_count(tensor) for tensor in model.graph.initializer),
+        macs=cost.macs,
+        weight_bytes=sum(node.weight_bytes for node in cost.nodes),
+        peak_activation_bytes=cost.peak_activation_bytes,
+    )

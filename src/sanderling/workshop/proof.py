@@ -1,0 +1,144 @@
+"""Prove the variants: accuracy, latency, memory, golden vectors; and choose by what was measured."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from sanderling.core.arrays import write_npz
+from sanderling.core.errors import EngineError
+from sanderling.core.precision import Precision
+from sanderling.core.progress import Event, Progress
+from sanderling.measure.accuracy import classifier_classes, compare_outputs, evaluation_batch, judge
+from sanderling.measure.latency import time_interleaved
+from sanderling.measure.memory import session_memory_bytes
+from sanderling.model.manifest import Accuracy, Budget, Golden, Variant
+from sanderling.model.package import GoldenVectors
+from sanderling.run.engines import DEFAULT_ENGINE, engine
+from sanderling.run.engines.base import EngineOptions, Executable
+from sanderling.workshop.evidence import VariantEvidence
+from sanderling.workshop.material import Material
+from sanderling.workshop.options import BuildOptions
+
+GOLDEN = "golden.npz"
+GOLDEN_TOLERANCE = {Precision.FP32: 1e-4, Precision.FP16: 1e-2, Precision.INT8: 5e-2}
+DEFAULT_BUDGETS = {"top1": 1.0, "agreement": 5.0, "cosine": 0.01}
+_GOLDEN_SAMPLES = 4
+_WARMUP = 10
+_TIMING_SECONDS = 20.0
+_CLEARLY_FASTER = 0.95
+
+
+def measure(
+    files: Mapping[str, Path], material: Material, options: BuildOptions, progress: Progress
+) -> dict[str, VariantEvidence]:
+    """Accuracy, latency and memory of every variant; FP32, named ``fp32``, is the reference."""
+    with ExitStack() as stack:
+        loaded = {name: _load(path, options.threads, stack) for name, path in files.items()}
+        accuracies = _accuracy(loaded, material, options, progress)
+        progress.stage("measure latency", options.repeats)
+        feeds = material.evaluation.one(0)
+        timings = time_interleaved(
+            {name: partial(executable.run, feeds) for name, executable in loaded.items()},
+            warmup=_WARMUP,
+            repeats=options.repeats,
+            seconds=_TIMING_SECONDS,
+            progress=progress,
+        )
+    progress.stage("measure memory", len(files))
+    return {
+        name: VariantEvidence(
+            accuracy=accuracies[name],
+            latency=timings[name],
+            memory_bytes=_memory(name, path, options, progress),
+        )
+        for name, path in files.items()
+    }
+
+
+def golden_vectors(folder: Path, files: Mapping[str, Path], material: Material) -> Golden:
+    """Write the first evaluation samples and each variant's outputs for them."""
+    count = min(_GOLDEN_SAMPLES, len(material.evaluation))
+    calls = [material.evaluation.one(index) for index in range(count)]
+    inputs = {name: np.stack([call[name] for call in calls]) for name in calls[0]}
+    outputs = {}
+    for variant, path in files.items():
+        with ExitStack() as stack:
+            executable = _load(path, 1, stack)
+            results = [executable.run(call) for call in calls]
+        outputs[variant] = {name: np.stack([result[name] for result in results]) for name in results[0]}
+    write_npz(folder / GOLDEN, GoldenVectors(inputs, outputs).to_arrays())
+    tolerance = {variant: GOLDEN_TOLERANCE[Precision(variant)] for variant in files}
+    return Golden(file=GOLDEN, samples=count, tolerance=tolerance)
+
+
+def default_budget(accuracy: Accuracy) -> Budget:
+    """The budget of a user who gave none, in the metric that the data allows."""
+    return Budget(metric=accuracy.metric, limit=DEFAULT_BUDGETS[accuracy.metric])
+
+
+def choose(variants: tuple[Variant, ...], budget: Budget) -> tuple[str, str]:
+    """The fastest variant inside the budget, and the reason in words.
+
+    A less exact variant must be faster by a clear margin: a tie, or noise, never costs accuracy.
+    """
+    best = variants[0]
+    reasons = []
+    for variant in variants[1:]:
+        accuracy = variant.accuracy
+        if not variant.within_budget and accuracy is not None:
+            reasons.append(
+                f"{variant.id} misses it: {accuracy.metric} drop {accuracy.drop:.3g}, upper 95 % bound "
+                f"{accuracy.drop_upper:.3g} on {accuracy.samples} samples"
+            )
+        elif _p50(variant) < _CLEARLY_FASTER * _p50(best):
+            best = variant
+        else:
+            reasons.append(f"{variant.id} is inside it, but not clearly faster ({_p50(variant):.2f} ms)")
+    chosen = f"{best.id} ({_p50(best):.2f} ms) is the fastest inside the budget {budget.metric}={budget.limit:g}"
+    return best.id, "; ".join([chosen, *reasons])
+
+
+def _load(path: Path, threads: int, stack: ExitStack) -> Executable:
+    executable = engine().load(path, EngineOptions(threads=threads))
+    stack.callback(executable.close)
+    return executable
+
+
+def _accuracy(
+    loaded: Mapping[str, Executable], material: Material, options: BuildOptions, progress: Progress
+) -> dict[str, Accuracy]:
+    progress.stage("measure accuracy", len(material.evaluation))
+    runs = {name: executable.run for name, executable in loaded.items()}
+    reference = loaded["fp32"]
+    records = compare_outputs(
+        runs["fp32"],
+        runs,
+        material.evaluation,
+        batch=evaluation_batch(reference.inputs),
+        classify=classifier_classes(reference.outputs) is not None,
+        progress=progress,
+    )
+    labels = material.evaluation.labels
+    return {
+        name: judge(record, records["fp32"], labels, metric=material.metric, seed=options.seed)
+        for name, record in records.items()
+    }
+
+
+def _memory(name: str, path: Path, options: BuildOptions, progress: Progress) -> int | None:
+    try:
+        return session_memory_bytes(path, engine_name=DEFAULT_ENGINE, threads=options.threads)
+    except EngineError as error:
+        progress.event(Event(kind="memory-not-measured", subject=name, reason=str(error)))
+        return None
+    finally:
+        progress.advance()
+
+
+def _p50(variant: Variant) -> float:
+    return variant.latency_ms.p50 if variant.latency_ms else float("inf")

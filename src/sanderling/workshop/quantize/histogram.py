@@ -1,0 +1,148 @@
+"""Histograms and channel means of a graph's tensors over calibration data, in bounded memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+
+from sanderling.core.errors import DataError
+from sanderling.core.progress import Progress
+from sanderling.core.tensor import Array
+from sanderling.measure.samples import Samples
+from sanderling.run.engines import engine
+from sanderling.run.engines.base import EngineOptions, Executable, Optimization
+from sanderling.workshop.quantize.bias import channel_mean, observed_inputs
+
+BINS = 2048
+
+
+@dataclass(frozen=True)
+class Histogram:
+    """Counts of a tensor's values in equal bins from ``low`` to ``high``, its true lowest and highest."""
+
+    low: float
+    high: float
+    counts: npt.NDArray[np.int64]
+
+    @property
+    def edges(self) -> npt.NDArray[np.float64]:
+        """Bin edges, shape (bins + 1,)."""
+        return np.linspace(self.low, self.high, len(self.counts) + 1)
+
+    @property
+    def centers(self) -> npt.NDArray[np.float64]:
+        """Bin centres, shape (bins,)."""
+        edges = self.edges
+        return (edges[:-1] + edges[1:]) / 2
+
+
+def float_tensors(model: onnx.ModelProto) -> list[str]:
+    """Names of the inputs and node outputs that are float32, in graph order.
+
+    The graph needs inferred shapes (value_info); what they do not cover is taken as float.
+    """
+    types = {
+        value.name: value.type.tensor_type.elem_type
+        for value in (*model.graph.input, *model.graph.value_info, *model.graph.output)
+    }
+    initializers = {tensor.name for tensor in model.graph.initializer}
+    names = [value.name for value in model.graph.input if value.name not in initializers]
+    names += [name for node in model.graph.node for name in node.output if name]
+    return [name for name in names if types.get(name, onnx.TensorProto.FLOAT) == onnx.TensorProto.FLOAT]
+
+
+@dataclass(frozen=True)
+class Observation:
+    """What calibration saw.
+
+    Attributes:
+        histograms: per float tensor.
+        means: per input of a convolution or Gemm, its channel means, shape (C,).
+    """
+
+    histograms: dict[str, Histogram]
+    means: dict[str, npt.NDArray[np.float64]]
+
+    @property
+    def ranges(self) -> dict[str, tuple[float, float]]:
+        """Lowest and highest value of each tensor."""
+        return {name: (histogram.low, histogram.high) for name, histogram in self.histograms.items()}
+
+
+def observe(model: onnx.ModelProto, samples: Samples, *, threads: int, progress: Progress) -> Observation:
+    """Run the calibration data twice, one sample at a time: once for ranges and means, once for the counts.
+
+    Raises:
+        DataError: a tensor becomes NaN or infinite on a sample.
+    """
+    tensors = float_tensors(model)
+    executable = open_tensors(model, tensors, threads)
+    ranges = dict.fromkeys(tensors, (np.inf, -np.inf))
+    sums: dict[str, npt.NDArray[np.float64]] = {}
+    averaged = set(observed_inputs(model))
+    progress.stage("calibrate: ranges", len(samples))
+    for index, outputs in enumerate(_observed(executable, tensors, samples)):
+        for name, array in outputs.items():
+            ranges[name] = _widened(ranges[name], array, name, samples.names[index])
+        for name in averaged & outputs.keys():
+            sums[name] = sums.get(name, np.float64(0)) + channel_mean(outputs[name])
+        progress.advance()
+    counts = {name: np.zeros(BINS, np.int64) for name in tensors}
+    progress.stage("calibrate: histograms", len(samples))
+    for outputs in _observed(executable, tensors, samples):
+        for name, array in outputs.items():
+            counts[name] += _binned(array, *ranges[name])
+        progress.advance()
+    executable.close()
+    seen = [name for name in tensors if np.isfinite(ranges[name]).all()]
+    return Observation(
+        {name: Histogram(*ranges[name], counts[name]) for name in seen},
+        {name: total / len(samples) for name, total in sums.items()},
+    )
+
+
+def open_tensors(model: onnx.ModelProto, tensors: Sequence[str], threads: int = 0) -> Executable:
+    """Load the graph with ``tensors`` (float32) as outputs besides its own."""
+    open_graph = onnx.ModelProto()
+    open_graph.CopyFrom(model)
+    present = {value.name for value in (*model.graph.output, *model.graph.input)}
+    open_graph.graph.output.extend(
+        onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None)
+        for name in tensors
+        if name not in present
+    )
+    options = EngineOptions(threads=threads, optimization=Optimization.BASIC, lean=True)
+    return engine().load(open_graph.SerializeToString(), options)
+
+
+def _observed(executable: Executable, tensors: Sequence[str], samples: Samples) -> Iterator[dict[str, Array]]:
+    wanted = set(tensors)
+    for feeds in samples.batches(1):
+        outputs = executable.run(feeds)
+        yield {name: array for name, array in {**feeds, **outputs}.items() if name in wanted}
+
+
+def _widened(span: tuple[float, float], array: Array, name: str, sample: str) -> tuple[float, float]:
+    if array.size == 0:
+        return span
+    low, high = float(array.min()), float(array.max())
+    if not np.isfinite(low + high):
+        raise DataError(f"tensor '{name}' becomes NaN or infinite on calibration sample {sample}; check the model")
+    return min(span[0], low), max(span[1], high)
+
+
+def _binned(array: Array, low: float, high: float) -> npt.NDArray[np.int64]:
+    if high <= low or array.size == 0:
+        counts = np.zeros(BINS, np.int64)
+        counts[0] = array.size
+        return counts
+    # float32 is twice as quick, and too narrow for spans near its own limits.
+    values = array.ravel() if 1e-30 < high - low < 1e38 else array.ravel().astype(np.float64)
+    number = values.dtype.type
+    positions = (values - number(low)) * number(BINS / (high - low))
+    np.clip(positions, 0, BINS - 1, out=positions)
+    return np.bincount(positions.astype(np.int32), minlength=BINS)

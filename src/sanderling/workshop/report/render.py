@@ -1,0 +1,97 @@
+"""Fill the report's template with a package's manifest and evidence."""
+
+from __future__ import annotations
+
+from importlib import resources
+
+from sanderling.core.errors import UnavailableError
+from sanderling.model.manifest import Manifest, Variant
+from sanderling.workshop.evidence import Evidence
+from sanderling.workshop.report.charts import Bar, Point, bars, profile, scatter
+
+_UNITS = {"top1": "points of top-1", "agreement": "points of agreement with FP32", "cosine": "1 − cosine"}
+_WORST_LAYERS = 12
+
+
+def render_report(manifest: Manifest, evidence: Evidence) -> str:
+    """Return the report as one HTML document.
+
+    Raises:
+        UnavailableError: the ``build`` extra is not installed.
+    """
+    try:
+        from jinja2 import Environment, StrictUndefined
+    except ImportError as error:
+        raise UnavailableError("the report needs Jinja: pip install 'sanderling[build]'") from error
+    text = (resources.files("sanderling.workshop.report") / "report.html.j2").read_text("utf-8")
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    environment.filters |= {"megabytes": _megabytes, "number": lambda value: f"{value:,}"}
+    layers = evidence.quantization.layers if evidence.quantization else ()
+    return environment.from_string(text).render(
+        manifest=manifest,
+        evidence=evidence,
+        chosen=manifest.variant(manifest.chosen),
+        reference=manifest.variants[0],
+        charts=_charts(manifest, evidence),
+        worst_layers=sorted(layers, key=lambda layer: layer.sqnr_db)[:_WORST_LAYERS],
+        operators=_operator_changes(evidence),
+        unit=_UNITS[manifest.budget.metric] if manifest.budget else "",
+    )
+
+
+def _charts(manifest: Manifest, evidence: Evidence) -> dict[str, str]:
+    charts = {
+        "tradeoff": _tradeoff(manifest),
+        "size": bars([_size_bar(manifest, variant) for variant in manifest.variants], title="Size on disk"),
+    }
+    if any(variant.memory_bytes for variant in manifest.variants):
+        memory = [_memory_bar(manifest, variant) for variant in manifest.variants]
+        charts["memory"] = bars(memory, title="Memory that the loaded and run model adds")
+    if evidence.quantization:
+        layers = evidence.quantization.layers
+        charts["layers"] = profile(
+            [f"{layer.tensor} ({layer.operator})" for layer in layers],
+            [layer.sqnr_db for layer in layers],
+            y_title="SQNR, dB",
+            x_title="tensors of the graph, first to last; higher is closer to FP32",
+        )
+    return charts
+
+
+def _tradeoff(manifest: Manifest) -> str:
+    points = [
+        Point(
+            variant.id,
+            variant.latency_ms.p50,
+            max(variant.accuracy.drop, 0.0),
+            max(variant.accuracy.drop_upper, 0.0),
+            variant.id == manifest.chosen,
+        )
+        for variant in manifest.variants
+        if variant.latency_ms and variant.accuracy
+    ]
+    budget = manifest.budget
+    title = _UNITS[budget.metric] if budget else ""
+    limit = budget.limit if budget else None
+    return scatter(points, x_title="latency p50, ms (batch 1)", y_title=f"drop, {title}", limit=limit)
+
+
+def _size_bar(manifest: Manifest, variant: Variant) -> Bar:
+    share = variant.size_bytes / manifest.variants[0].size_bytes
+    text = f"{_megabytes(variant.size_bytes)} ({share:.2f}×)"
+    return Bar(variant.id, variant.size_bytes, text, variant.id == manifest.chosen)
+
+
+def _memory_bar(manifest: Manifest, variant: Variant) -> Bar:
+    used = variant.memory_bytes or 0
+    text = _megabytes(used) if variant.memory_bytes else "not measured"
+    return Bar(variant.id, used, text, variant.id == manifest.chosen)
+
+
+def _operator_changes(evidence: Evidence) -> list[tuple[str, int, int]]:
+    before, after = evidence.cost_before.operators, evidence.cost_after.operators
+    return [(name, before.get(name, 0), after.get(name, 0)) for name in sorted(before | after)]
+
+
+def _megabytes(size_bytes: float) -> str:
+    return f"{size_bytes / 1e6:.1f} MB" if size_bytes >= 1e5 else f"{size_bytes / 1e3:.1f} kB"
