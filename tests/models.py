@@ -102,6 +102,18 @@ def chain(
     return make_model(nodes, [tensor("x", shape, dtype)], [tensor("y", shape, dtype)], opset=opset)
 
 
+def with_constant_nodes(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The same graph with its weights in Constant nodes, as some exporters write them."""
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    constants = [helper.make_node("Constant", [], [tensor.name], value=tensor) for tensor in copy.graph.initializer]
+    nodes = [*constants, *copy.graph.node]
+    del copy.graph.initializer[:]
+    del copy.graph.node[:]
+    copy.graph.node.extend(nodes)
+    return copy
+
+
 def save(model: onnx.ModelProto, path: Path) -> Path:
     """Write ``model`` to ``path`` and return it."""
     path.write_bytes(model.SerializeToString())

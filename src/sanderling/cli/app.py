@@ -37,17 +37,19 @@ def version(show: Annotated[bool, typer.Option("--version", help="Print the vers
 @app.command()
 def inspect(
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="ONNX file or package.")],
+    inputs: Annotated[
+        list[str], typer.Option("--input", metavar="NAME=SHAPE", help="Size for dynamic axes, as x=1,3,320,320.")
+    ] = [],  # noqa: B006 - typer reads the default
     as_json: Json = False,
 ) -> None:
     """Show what a model takes, what it costs, and what looks wrong."""
     with reporting_errors(as_json=as_json):
+        from sanderling.core.tensor import parse_shape
         from sanderling.measure.inspection import inspect as run_inspect
 
-        found = run_inspect(model)
+        found = run_inspect(model, shapes=dict(map(parse_shape, inputs)))
         print_result(
-            found.model_dump(mode="json"),
-            as_json=as_json,
-            show=lambda console: _present().inspection(console, found),
+            found.model_dump(mode="json"), as_json=as_json, show=lambda console: _present().inspection(console, found)
         )
 
 

@@ -12,6 +12,7 @@ from sanderling.core.tensor import Array
 
 CONFIDENCE = 0.95
 SQNR_CAP_DB = 200.0
+_ROUNDING = 5e-7
 _BOOTSTRAP_REPEATS = 20_000
 _MEAN_REPEATS = 2_000
 _BLOCK_ELEMENTS = 1 << 20
@@ -43,10 +44,16 @@ def sqnr_db(signal: float, noise: float) -> float:
     return min(max(ratio, -SQNR_CAP_DB), SQNR_CAP_DB)
 
 
-def relative_error(reference: Array, other: Array) -> float:
+def relative_error(reference: Array, other: Array, *, scale: float = 0.0) -> float:
     """Largest absolute difference over the largest absolute reference value; infinite on NaN or shape mismatch.
 
-    Where the reference is not finite, the other must be equal there (an attention mask may hold -inf).
+    Where the reference is not finite, the other must be equal there (an attention mask may hold -inf). Differences up
+    to 5e-7, four roundings of float32 numbers around 1, are not counted: a sigmoid that is 0 everywhere has no scale.
+
+    Args:
+        reference: what is expected.
+        other: what is compared with it.
+        scale: of the same output on other inputs, used when it is larger than the reference's own.
     """
     if reference.shape != other.shape:
         return math.inf
@@ -58,8 +65,8 @@ def relative_error(reference: Array, other: Array) -> float:
         return math.inf
     if not finite.any():
         return 0.0
-    scale = max(float(np.abs(x[finite]).max()), 1e-6)
-    return float(np.abs(x[finite] - y[finite]).max() / scale)
+    largest = max(float(np.abs(x[finite]).max()), scale, 1e-6)
+    return max(float(np.abs(x[finite] - y[finite]).max()) - _ROUNDING, 0.0) / largest
 
 
 def binomial_upper(successes: int, trials: int, *, confidence: float = CONFIDENCE) -> float:

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict
 
-from sanderling.core.errors import TensorError
+from sanderling.core.errors import OptionError, TensorError
 
 Array = npt.NDArray[Any]
 Feeds = Mapping[str, Array]
@@ -43,6 +43,22 @@ class TensorSpec(BaseModel):
 
     def __str__(self) -> str:
         return f"{self.name}: {self.dtype}[{', '.join(map(str, self.shape))}]"
+
+
+def parse_shape(text: str) -> tuple[str, tuple[int, ...]]:
+    """Read ``NAME=1,3,224,224``; ``NAME=`` is a scalar.
+
+    Raises:
+        OptionError: the text has another form, or an axis is 0.
+    """
+    name, separator, sizes = text.strip().rpartition("=")
+    parts = [part.strip() for part in sizes.split(",")] if sizes.strip() else []
+    if not separator or not name.strip() or not all(part.isdecimal() and part.isascii() for part in parts):
+        raise OptionError(f"--input '{text}' has the wrong form: expected NAME=1,3,224,224 or NAME=1,16:int64")
+    shape = tuple(int(part) for part in parts)
+    if 0 in shape:
+        raise OptionError(f"--input '{text}' has an axis of size 0: every axis needs at least 1")
+    return name.strip(), shape
 
 
 def check_feeds(feeds: Feeds, specs: Sequence[TensorSpec]) -> None:

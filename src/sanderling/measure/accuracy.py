@@ -22,6 +22,7 @@ Run = Callable[[Feeds], dict[str, Array]]
 _ELEMENT_BYTES = 4
 _BATCH_BYTES = 1 << 20
 _LARGEST_BATCH = 64
+_NEGLIGIBLE = 0.01
 
 
 def classifier_classes(outputs: tuple[TensorSpec, ...]) -> int | None:
@@ -49,8 +50,8 @@ class OutputRecord:
 
     predictions: list[npt.NDArray[np.int64]] = field(default_factory=list)
     cosines: dict[str, list[npt.NDArray[np.float64]]] = field(default_factory=dict)
-    signal: dict[str, float] = field(default_factory=dict)
-    noise: dict[str, float] = field(default_factory=dict)
+    signals: dict[str, list[npt.NDArray[np.float64]]] = field(default_factory=dict)
+    noises: dict[str, list[npt.NDArray[np.float64]]] = field(default_factory=dict)
 
     def add(
         self, reference: Mapping[str, Array], outputs: Mapping[str, Array], *, samples: int, classify: bool
@@ -59,8 +60,9 @@ class OutputRecord:
         for name, expected in reference.items():
             x = expected.astype(np.float64).reshape(samples, -1)
             y = outputs[name].astype(np.float64).reshape(samples, -1)
-            self.signal[name] = self.signal.get(name, 0.0) + float(np.square(x).sum())
-            self.noise[name] = self.noise.get(name, 0.0) + float(np.square(x - y).sum())
+            signal, noise = np.square(x).sum(axis=1), np.square(x - y).sum(axis=1)
+            self.signals.setdefault(name, []).append(signal)
+            self.noises.setdefault(name, []).append(noise)
             self.cosines.setdefault(name, []).append(_row_cosines(x, y))
         if classify:
             self.predictions.append(_top1(next(iter(outputs.values()))))
@@ -69,18 +71,32 @@ class OutputRecord:
         """First class of every sample, shape (n,); −1 where an output was not finite."""
         return np.concatenate(self.predictions)
 
+    def sample_cosines(self, name: str) -> npt.NDArray[np.float64]:
+        """Cosine of one output for each sample, shape (n,).
+
+        An output next to nothing has no direction (a detector's map without an object): a sample whose output and
+        whose difference are both below 1 % of the largest output counts as equal.
+        """
+        signal, noise = np.concatenate(self.signals[name]), np.concatenate(self.noises[name])
+        negligible = np.maximum(signal, noise) < np.square(_NEGLIGIBLE) * signal.max()
+        return np.where(negligible, 1.0, np.concatenate(self.cosines[name]))
+
     def mean_cosine(self) -> dict[str, float]:
         """Mean over the samples, per output."""
-        return {name: float(np.concatenate(parts).mean()) for name, parts in self.cosines.items()}
+        return {name: float(self.sample_cosines(name).mean()) for name in self.cosines}
 
     def worst_cosines(self) -> npt.NDArray[np.float64]:
         """Per sample, the lowest cosine over the outputs, shape (n,)."""
-        lowest: npt.NDArray[np.float64] = np.min([np.concatenate(parts) for parts in self.cosines.values()], axis=0)
+        lowest: npt.NDArray[np.float64] = np.min([self.sample_cosines(name) for name in self.cosines], axis=0)
         return lowest
 
     def sqnr_db(self) -> dict[str, float | None]:
         """Per output; None where nothing differs."""
-        return {name: None if noise == 0.0 else sqnr_db(self.signal[name], noise) for name, noise in self.noise.items()}
+        energies = {
+            name: (float(np.concatenate(self.signals[name]).sum()), float(np.concatenate(self.noises[name]).sum()))
+            for name in self.signals
+        }
+        return {name: None if noise == 0.0 else sqnr_db(signal, noise) for name, (signal, noise) in energies.items()}
 
 
 def compare_outputs(

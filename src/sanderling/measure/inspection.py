@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 import onnx
 from pydantic import BaseModel, ConfigDict
 
-from sanderling.core.errors import EngineError, ModelError
+from sanderling.core.errors import EngineError, ModelError, OptionError
 from sanderling.core.tensor import TensorSpec
 from sanderling.model.cost import GraphCost, graph_cost
 from sanderling.model.graph import (
@@ -17,9 +18,11 @@ from sanderling.model.graph import (
     element_count,
     initializer_array,
     input_specs,
+    lifted,
     opset_of,
     output_specs,
     read_graph,
+    set_shape,
     used_names,
     weight_bytes,
 )
@@ -28,6 +31,7 @@ from sanderling.run.engines import DEFAULT_ENGINE, engine
 from sanderling.run.engines.base import EngineOptions, Optimization
 
 _HEAVIEST = 10
+_NAMED = 5
 
 
 class Finding(BaseModel):
@@ -76,10 +80,15 @@ class Inspection(BaseModel):
     findings: tuple[Finding, ...]
 
 
-def inspect(path: str | Path) -> Inspection:
+def inspect(path: str | Path, *, shapes: Mapping[str, Sequence[int]] | None = None) -> Inspection:
     """Inspect an ONNX file, or the chosen variant of a package.
 
+    Args:
+        path: the file or package.
+        shapes: of inputs by name, for costs at other sizes than 1 along dynamic axes.
+
     Raises:
+        OptionError: a shape for an unknown input, or of another rank.
         ModelError: the file cannot be read.
         PackageError: the package is broken.
     """
@@ -87,7 +96,8 @@ def inspect(path: str | Path) -> Inspection:
     if (file / MANIFEST).is_file() or file.name.endswith((".sdl", ".sdl.zip")):
         package = Package.open(file)
         file = package.file(package.variant().file)
-    model = read_graph(file)
+    model = lifted(read_graph(file))
+    _fix(model, shapes or {})
     cost = graph_cost(model)
     initializers = model.graph.initializer
     heavy = sorted(cost.nodes, key=lambda node: -node.macs)[:_HEAVIEST]
@@ -111,6 +121,15 @@ def inspect(path: str | Path) -> Inspection:
     )
 
 
+def _fix(model: onnx.ModelProto, shapes: Mapping[str, Sequence[int]]) -> None:
+    ranks = {spec.name: len(spec.shape) for spec in input_specs(model)}
+    for name, shape in shapes.items():
+        if ranks.get(name) != len(shape):
+            known = "; ".join(map(str, input_specs(model)))
+            raise OptionError(f"--input '{name}={','.join(map(str, shape))}' does not fit: inputs are {known}")
+        set_shape(next(value for value in model.graph.input if value.name == name), tuple(shape))
+
+
 def _findings(model: onnx.ModelProto, cost: GraphCost, file: Path) -> list[Finding]:
     found = []
     for axis, size in cost.assumed.items():
@@ -122,8 +141,10 @@ def _findings(model: onnx.ModelProto, cost: GraphCost, file: Path) -> list[Findi
             detail = f"{weight_bytes(tensor):,} bytes that no node reads; a build drops them"
             found.append(Finding(kind="unused-initializer", subject=tensor.name, detail=detail))
         found += _bad_values(tensor)
-    for unknown in cost.unknown:
-        found.append(Finding(kind="cost-unknown", subject=unknown, detail="its MACs are not in the sum"))
+    if cost.unknown:
+        more = [f"and {len(cost.unknown) - _NAMED} more"] if cost.unknown[_NAMED:] else []
+        subject = ", ".join([*cost.unknown[:_NAMED], *more])
+        found.append(Finding(kind="cost-unknown", subject=subject, detail="their MACs are not in the sum"))
     return found + _without_kernel(file)
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import onnx
 
 from sanderling.core.errors import ModelError, first_line
-from sanderling.model.graph import input_specs, set_shape, tensor_spec, weight_bytes
+from sanderling.model.graph import input_specs, lifted, set_shape, tensor_spec, weight_bytes
 
 Shape = tuple[int, ...]
 _HEAVY_BUT_NOT_COUNTED = {
@@ -98,8 +98,7 @@ def graph_cost(model: onnx.ModelProto) -> GraphCost:
 
 
 def _with_sizes(model: onnx.ModelProto) -> tuple[onnx.ModelProto, dict[str, int]]:
-    sized = onnx.ModelProto()
-    sized.CopyFrom(model)
+    sized = lifted(model)
     assumed: dict[str, int] = {}
     specs = {spec.name: spec for spec in input_specs(sized)}
     for value in sized.graph.input:
@@ -163,9 +162,10 @@ def _macs(node: onnx.NodeProto, shapes: Mapping[str, Shape]) -> int | None:
     if count is None:
         return 0
     try:
-        return count(node, shapes)
-    except (KeyError, IndexError):
+        macs = count(node, shapes)
+    except (KeyError, IndexError, ValueError):
         return None
+    return macs if macs >= 0 else None  # an axis taken as 1 can be smaller than the kernel
 
 
 def _conv(node: onnx.NodeProto, shapes: Mapping[str, Shape], *, weight: int = 1) -> int:

@@ -87,11 +87,25 @@ def tensor_spec(value: onnx.ValueInfoProto) -> TensorSpec:
         raise ModelError(f"'{value.name}' is a {kind or 'value of unknown type'}: only tensors of known rank are run")
     tensor = value.type.tensor_type
     shape = tuple(
-        dim.dim_value if dim.HasField("dim_value") else (dim.dim_param or f"{value.name}_axis{axis}")
+        dim.dim_value if dim.dim_value > 0 else _axis_name(dim.dim_param, f"{value.name}_axis{axis}")
         for axis, dim in enumerate(tensor.shape.dim)
     )
     dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type)
     return TensorSpec(name=value.name, dtype="str" if dtype.kind == "O" else dtype.name, shape=shape)
+
+
+def _axis_name(written: str, own: str) -> str:
+    """Name of a dynamic axis; some exporters write ``?`` or ``-1`` for every axis, which makes none of them equal."""
+    return written if written.strip() and written.strip("?-0123456789 ") else own
+
+
+def lifted(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The same graph with the tensors of ``Constant`` nodes as initialisers, where weights are looked for."""
+    import onnx_ir
+    from onnx_ir.passes import common
+
+    lift = common.LiftConstantsToInitializersPass(lift_all_constants=False, size_limit=1)
+    return onnx_ir.to_proto(lift(onnx_ir.from_proto(model)).model)
 
 
 def all_nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:

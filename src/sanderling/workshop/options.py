@@ -10,10 +10,10 @@ from typing import Any
 
 from sanderling.core.errors import OptionError
 from sanderling.core.precision import Precision
-from sanderling.core.tensor import TensorSpec
+from sanderling.core.tensor import TensorSpec, parse_shape
 from sanderling.model.manifest import Budget
 
-_INPUT = re.compile(r"^(?P<name>[^=]+)=(?P<shape>\d+(,\d+)*)?(:(?P<dtype>[a-z0-9]+))?$")
+_DTYPE = re.compile(r":(?P<dtype>[a-z]+[0-9]*)$")
 _DTYPES = ("float32", "float16", "float64", "int64", "int32", "int8", "uint8", "bool")
 _METRICS = ("top1", "agreement", "cosine")
 
@@ -75,16 +75,12 @@ def parse_input(text: str) -> InputOption:
     Raises:
         OptionError: the text has another form, or the dtype is unknown.
     """
-    match = _INPUT.match(text.strip())
-    if match is None:
-        raise OptionError(f"--input '{text}' has the wrong form: expected NAME=1,3,224,224 or NAME=1,16:int64")
-    dtype = match["dtype"] or "float32"
+    given = _DTYPE.search(text.strip())
+    name, shape = parse_shape(text[: text.rindex(":")] if given else text)
+    dtype = given["dtype"] if given else "float32"
     if dtype not in _DTYPES:
         raise OptionError(f"--input '{text}' has dtype '{dtype}': available are {', '.join(_DTYPES)}")
-    shape = tuple(int(size) for size in (match["shape"] or "").split(",") if size)
-    if 0 in shape:
-        raise OptionError(f"--input '{text}' has an axis of size 0: every axis needs at least 1")
-    return InputOption(name=match["name"].strip(), dtype=dtype, shape=shape, dtype_given=bool(match["dtype"]))
+    return InputOption(name=name, dtype=dtype, shape=shape, dtype_given=given is not None)
 
 
 def parse_budget(text: str) -> Budget:

@@ -145,7 +145,16 @@ def test_infinite_of_the_other_sign_is_an_infinite_error():
 
 
 def test_near_zero_reference_does_not_blow_the_error_up_without_limit():
-    assert relative_error(np.zeros(3), np.full(3, 1e-7)) == pytest.approx(0.1)
+    assert relative_error(np.zeros(3), np.full(3, 1e-6)) == pytest.approx(0.5)
+
+
+def test_rounding_of_a_sigmoid_that_is_zero_everywhere_is_no_error():
+    assert relative_error(np.zeros(3), np.full(3, np.finfo(np.float32).eps)) == 0
+
+
+def test_scale_of_other_inputs_counts_when_it_is_larger():
+    assert relative_error(np.array([1e-3]), np.array([2e-3]), scale=10) == pytest.approx(1e-4, rel=1e-3)
+    assert relative_error(np.array([1.0]), np.array([1.5]), scale=0.1) == pytest.approx(0.5, rel=1e-5)
 
 
 def test_sqnr_is_ten_decibels_a_decade():

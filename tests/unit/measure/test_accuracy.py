@@ -83,6 +83,13 @@ def test_other_models_are_judged_by_cosine():
     assert got.drop_upper >= got.drop
 
 
+def test_output_next_to_nothing_has_no_direction():
+    reference = np.array([[100, 0], [0.1, 0], [0.1, 0]], np.float32)
+    outputs = np.array([[100, 0], [0, 0.1], [0, 5]], np.float32)  # equal, next to nothing in both, in one only
+    got = judged(reference, outputs, None, classify=False)
+    assert got.value == pytest.approx(2 / 3)
+
+
 def test_cosine_is_that_of_the_worst_output():
     record, own = OutputRecord(), OutputRecord()
     reference = {"good": np.eye(2), "bad": np.eye(2)}
@@ -163,7 +170,7 @@ def test_comparison_runs_every_sample_once_and_the_reference_only_once():
     records = compare_outputs(reference, runs, samples, batch=4, classify=True, progress=Recorder(Silent()))
     assert calls == {"fp32": [4, 4, 2], "int8": [4, 4, 2]}
     assert records["fp32"].sqnr_db() == {"y": None}
-    assert records["int8"].noise["y"] == pytest.approx(10 * 2 * 0.25)
+    assert np.concatenate(records["int8"].noises["y"]).sum() == pytest.approx(10 * 2 * 0.25)
     assert len(np.concatenate(records["int8"].predictions)) == 10
 
 

@@ -7,9 +7,9 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 
-from sanderling.core.errors import ModelError, PackageError
+from sanderling.core.errors import ModelError, OptionError, PackageError
 from sanderling.measure.inspection import Finding, inspect
-from tests.models import conv_classifier, make_model, save, tensor
+from tests.models import conv_classifier, make_model, save, tensor, with_constant_nodes
 
 
 def findings(model: onnx.ModelProto, folder: Path) -> dict[str, Finding]:
@@ -120,3 +120,22 @@ def test_inspection_reads_external_data(tmp_path):
     whole = inspect(save(conv_classifier(batch=1), tmp_path / "whole.onnx"))
     split = inspect(tmp_path / "model.onnx")
     assert split.model_copy(update={"model": whole.model}) == whole
+
+
+def test_weights_in_constant_nodes_are_counted(tmp_path):
+    plain = inspect(save(conv_classifier(), tmp_path / "plain.onnx"))
+    constant = inspect(save(with_constant_nodes(conv_classifier()), tmp_path / "constant.onnx"))
+    assert (constant.parameters, constant.macs) == (plain.parameters, plain.macs)
+
+
+def test_sizes_for_dynamic_axes_are_used(tmp_path):
+    node = helper.make_node("MatMul", ["x", "w"], ["y"])
+    model = make_model([node], [tensor("x", ["N", 4])], [tensor("y", ["N", 2])], {"w": np.ones((4, 2), np.float32)})
+    path = save(model, tmp_path / "model.onnx")
+    assert inspect(path, shapes={"x": (10, 4)}).macs == 10 * inspect(path).macs == 80
+
+
+def test_shape_that_does_not_fit_is_refused_with_the_inputs(tmp_path):
+    path = save(conv_classifier(), tmp_path / "model.onnx")
+    with pytest.raises(OptionError, match=r"'image=1,3' does not fit: inputs are image: float32"):
+        inspect(path, shapes={"image": (1, 3)})

@@ -6,7 +6,7 @@ import pytest
 from onnx import helper
 
 from sanderling.model.cost import graph_cost
-from tests.models import chain, conv_classifier, make_model, tensor
+from tests.models import chain, conv_classifier, make_model, tensor, with_constant_nodes
 
 
 def weight(*shape: int) -> np.ndarray:
@@ -129,3 +129,16 @@ def test_convolution_of_unknown_shape_is_named():
     inputs, outputs = [tensor("x", [1, 3, 8, 8])], [tensor("y", [1, 4, 8, 8])]
     model = make_model(nodes, inputs, outputs, {"w": weight(4, 3, 1, 1)}, domains={"com.acme": 1})
     assert graph_cost(model).unknown == ("Conv conv",)
+
+
+def test_weights_in_constant_nodes_cost_as_much_as_initialisers():
+    plain, constant = graph_cost(conv_classifier()), graph_cost(with_constant_nodes(conv_classifier()))
+    assert constant.macs == plain.macs > 0
+    assert sum(node.weight_bytes for node in constant.nodes) == sum(node.weight_bytes for node in plain.nodes)
+
+
+def test_axis_taken_as_1_that_is_smaller_than_the_kernel_is_unknown_and_never_negative():
+    model = one_node("Conv", [1, 3, "H", "W"], {"w": weight(4, 3, 3, 3)}, [1, 4, "H2", "W2"])
+    cost = graph_cost(model)
+    assert cost.macs >= 0
+    assert cost.unknown == ("Conv conv",)

@@ -17,6 +17,7 @@ from sanderling.model.graph import (
     output_specs,
     read_graph,
     set_shape,
+    tensor_spec,
     used_names,
     weight_bytes,
     write_graph,
@@ -196,3 +197,15 @@ def test_initialiser_becomes_its_array():
     weight = conv_classifier().graph.initializer[0]
     assert initializer_array(weight).shape == (8, 3, 3, 3)
     assert initializer_array(weight).dtype == np.float32
+
+
+@pytest.mark.parametrize("written", ["?", "-1", "", None])
+def test_axes_without_a_real_name_are_not_equal_to_each_other(written):
+    spec = tensor_spec(tensor("x", [written, 3, written]))
+    assert spec.shape == ("x_axis0", 3, "x_axis2")
+
+
+def test_axis_of_minus_one_is_dynamic():
+    value = tensor("x", [1, 3])
+    value.type.tensor_type.shape.dim[0].dim_value = -1
+    assert tensor_spec(value).dynamic_axes == (0,)

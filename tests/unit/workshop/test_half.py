@@ -89,3 +89,10 @@ def test_conversion_leaves_the_model_alone():
     before = model.SerializeToString(deterministic=True)
     to_half(model, {"relu": (0.0, 1e6)}, Silent())
     assert model.SerializeToString(deterministic=True) == before
+
+
+def test_infinity_of_a_mask_is_no_overflow():
+    mask = np.array([[0, -np.inf, 0, 0]], np.float32)
+    node = helper.make_node("Add", ["x", "mask"], ["y"], "add")
+    model = make_model([node], [tensor("x", [1, 4])], [tensor("y", [1, 4])], {"mask": mask})
+    assert overflowing_nodes(model, {}) == {}

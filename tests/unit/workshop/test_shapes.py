@@ -133,3 +133,15 @@ def test_graph_that_only_works_with_its_own_batch_is_refused():
     apply_shapes(model, [], dynamic_batch=True)
     with pytest.raises(ModelError, match=r"does not run with a batch of 3.*without --dynamic batch"):
         prove_rows_independent(model, seed=0)
+
+
+def test_ill_conditioned_graph_whose_rows_are_independent_passes():
+    """Alone, a row takes other kernels, whose rounding a difference of large numbers amplifies."""
+    weights = {"w": np.random.default_rng(0).standard_normal((64, 64)).astype(np.float32), "k": np.float32([1e3])}
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["h"]),
+        helper.make_node("Add", ["h", "k"], ["far"]),
+        helper.make_node("Sub", ["far", "k"], ["y"]),
+    ]
+    model = make_model(nodes, [tensor("x", ["N", 64])], [tensor("y", ["N", 64])], weights)
+    prove_rows_independent(model, seed=0)

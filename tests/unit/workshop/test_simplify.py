@@ -8,7 +8,7 @@ from onnx import helper, numpy_helper
 from sanderling.core.progress import Recorder, Silent
 from sanderling.workshop.optimize.passes import PASSES, Pass
 from sanderling.workshop.optimize.simplify import TOLERANCE, simplify
-from tests.models import chain, conv_classifier, make_model, random_arrays, run_directly, tensor
+from tests.models import chain, conv_classifier, make_model, random_arrays, run_directly, tensor, with_constant_nodes
 
 PROBES = [random_arrays({"image": (rows, 3, 8, 8)}, seed=rows) for rows in (1, 3)]
 
@@ -210,3 +210,9 @@ def test_graph_that_is_one_identity_survives():
     probe = random_arrays({"x": (1, 4)})
     result, _ = simplify(chain(["Identity"]), [probe], Silent(), passes=PASSES)
     np.testing.assert_array_equal(run_directly(result, probe)["y"], probe["x"])
+
+
+def test_weights_in_constant_nodes_become_initialisers_that_can_be_quantised():
+    simplified, _ = simplify(with_constant_nodes(conv_classifier()), PROBES, Silent())
+    assert "Constant" not in {node.op_type for node in simplified.graph.node}
+    assert {len(weight.dims) for weight in simplified.graph.initializer} >= {2, 4}

@@ -150,7 +150,8 @@ def _load_error(error: Exception, model: Path | bytes) -> ModelError | EngineErr
 
 def _spec(value: Any) -> TensorSpec:  # noqa: ANN401 - the runtime is untyped
     shape = tuple(
-        size if isinstance(size, int) else (size or f"{value.name}_axis{axis}") for axis, size in enumerate(value.shape)
+        size if isinstance(size, int) and size > 0 else (str(size or "") or f"{value.name}_axis{axis}")
+        for axis, size in enumerate(value.shape)
     )
     return TensorSpec(name=value.name, dtype=_DTYPES.get(value.type, value.type), shape=shape)
 

@@ -24,7 +24,8 @@ def overflowing_nodes(model: onnx.ModelProto, ranges: Mapping[str, tuple[float, 
     for tensor in model.graph.initializer:
         if tensor.data_type == onnx.TensorProto.FLOAT:
             array = initializer_array(tensor)
-            peaks[tensor.name] = float(np.abs(array).max()) if array.size else 0.0
+            finite = np.abs(array[np.isfinite(array)])  # FP16 has infinity, which masks use
+            peaks[tensor.name] = float(finite.max()) if finite.size else 0.0
     found = {}
     for node in model.graph.node:
         names = [name for name in (*node.input, *node.output) if peaks.get(name, 0.0) > LARGEST]

@@ -19,11 +19,12 @@ class Pass:
 
 
 def deduplicate(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Drop identities, dead nodes and unused initialisers; share equal initialisers and sub-expressions."""
+    """Make constants initialisers, drop what is dead or an identity, share equal initialisers and sub-expressions."""
     import onnx_ir as ir
     from onnx_ir.passes import common
 
     passes = ir.passes.Sequential(
+        common.LiftConstantsToInitializersPass(lift_all_constants=False, size_limit=1),
         common.IdentityEliminationPass(),
         common.DeduplicateInitializersPass(),
         common.CommonSubexpressionEliminationPass(),

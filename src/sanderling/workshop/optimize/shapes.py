@@ -9,13 +9,15 @@ import onnx
 
 from sanderling.core.errors import EngineError, ModelError, OptionError, first_line
 from sanderling.core.statistics import relative_error
-from sanderling.core.tensor import TensorSpec, random_feeds
+from sanderling.core.tensor import Array, TensorSpec, random_feeds
 from sanderling.model.graph import input_specs, set_shape
 from sanderling.run.engines import engine
 from sanderling.run.engines.base import EngineOptions, Optimization
 
 BATCH_AXIS = "batch"
-_TOLERANCE = 1e-4
+_ROW_TOLERANCE = 1e-4
+_ALONE_TOLERANCE = 0.1
+_ADVICE = "build it with a fixed batch, --input NAME=1,… and without --dynamic batch"
 
 
 def apply_shapes(model: onnx.ModelProto, wanted: Sequence[TensorSpec], *, dynamic_batch: bool) -> None:
@@ -49,29 +51,46 @@ def has_dynamic_batch(specs: Sequence[TensorSpec]) -> bool:
 
 
 def prove_rows_independent(model: onnx.ModelProto, *, seed: int) -> None:
-    """Run three rows at once and one by one; the results must be the same rows.
+    """Run each row in two batches whose other rows differ, and alone; its results must not care.
+
+    In two batches of one size the row must come out alike to 1e-4. Alone it may take other kernels, whose rounding an
+    ill-conditioned graph can amplify, so there only gross differences count.
 
     Raises:
-        ModelError: they are not, or the graph does not run with three rows.
+        ModelError: the row's results depend on the others, or the graph does not run with three rows.
     """
     executable = engine().load(model.SerializeToString(), EngineOptions(optimization=Optimization.NONE))
-    feeds = random_feeds(input_specs(model), batch=3, seed=seed)
-    advice = "build it without --dynamic batch"
+    inputs = input_specs(model)
+    feeds, others = (random_feeds(inputs, batch=3, seed=seed + index) for index in range(2))
     try:
         together = executable.run(feeds)
         for row in range(3):
+            beside = executable.run({name: _with_row(others[name], array, row) for name, array in feeds.items()})
             alone = executable.run({name: array[row : row + 1] for name, array in feeds.items()})
-            for name, expected in alone.items():
-                got = together[name][row : row + 1] if together[name].shape[:1] == (3,) else np.empty(0)
-                error = relative_error(expected, got)
-                if error > _TOLERANCE:
-                    raise ModelError(
-                        f"output '{name}' mixes the rows of a batch (relative error {error:.1e}): {advice}"
-                    )
+            for name, expected in together.items():
+                _check_row(name, expected, beside[name], row, _ROW_TOLERANCE)
+                _check_row(name, expected, alone[name], row, _ALONE_TOLERANCE)
     except EngineError as error:
-        raise ModelError(f"the graph does not run with a batch of 3: {first_line(error)}; {advice}") from error
+        raise ModelError(f"the graph does not run with a batch of 3: {first_line(error)}; {_ADVICE}") from error
     finally:
         executable.close()
+
+
+def _with_row(array: Array, source: Array, row: int) -> Array:
+    """A copy of ``array`` with one row taken from ``source``."""
+    copy = array.copy()
+    copy[row] = source[row]
+    return copy
+
+
+def _check_row(name: str, expected: Array, got: Array, row: int, tolerance: float) -> None:
+    """Compare a row of three with the same row in another batch of three, or alone."""
+    if expected.shape[:1] == (3,) and got.shape[:1] in ((1,), (3,)):
+        error = relative_error(expected[row], got[row if len(got) == 3 else 0])
+    else:
+        error = np.inf
+    if error > tolerance:
+        raise ModelError(f"output '{name}' mixes the rows of a batch (relative error {error:.1e}): {_ADVICE}")
 
 
 def _check_wanted(before: dict[str, TensorSpec], wanted: TensorSpec) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
+import numpy as np
 import onnx
 from pydantic import BaseModel, ConfigDict
 
@@ -118,8 +119,14 @@ def _outputs(model: onnx.ModelProto, probes: Sequence[Feeds]) -> list[dict[str, 
 
 def _error(candidate: onnx.ModelProto, probes: Sequence[Feeds], reference: list[dict[str, Array]]) -> float:
     results = _outputs(candidate, probes)
+    scales = {name: max(_largest(expected[name]) for expected in reference) for name in reference[0]}
     return max(
-        relative_error(expected[name], got[name])
+        relative_error(expected[name], got[name], scale=scales[name])
         for expected, got in zip(reference, results, strict=True)
         for name in expected
     )
+
+
+def _largest(array: Array) -> float:
+    finite = array[np.isfinite(array)] if array.dtype.kind == "f" else array.ravel()
+    return float(np.abs(finite.astype(np.float64)).max()) if finite.size else 0.0

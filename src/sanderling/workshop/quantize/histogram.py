@@ -77,7 +77,7 @@ def observe(model: onnx.ModelProto, samples: Samples, *, threads: int, progress:
     """Run the calibration data twice, one sample at a time: once for ranges and means, once for the counts.
 
     Raises:
-        DataError: a tensor becomes NaN or infinite on a sample.
+        DataError: a tensor becomes NaN or +inf on a sample.
     """
     tensors = float_tensors(model)
     executable = open_tensors(model, tensors, threads)
@@ -127,15 +127,18 @@ def _observed(executable: Executable, tensors: Sequence[str], samples: Samples) 
 
 
 def _widened(span: tuple[float, float], array: Array, name: str, sample: str) -> tuple[float, float]:
+    """Widen a range by the finite values of an array; a mask may hold -inf, but NaN and +inf are faults."""
+    if array.size and not (np.isfinite(array.min()) and np.isfinite(array.max())):
+        if not (array < np.inf).all():
+            raise DataError(f"tensor '{name}' becomes NaN or infinite on calibration sample {sample}; check the model")
+        array = array[np.isfinite(array)]
     if array.size == 0:
         return span
-    low, high = float(array.min()), float(array.max())
-    if not np.isfinite(low + high):
-        raise DataError(f"tensor '{name}' becomes NaN or infinite on calibration sample {sample}; check the model")
-    return min(span[0], low), max(span[1], high)
+    return min(span[0], float(array.min())), max(span[1], float(array.max()))
 
 
 def _binned(array: Array, low: float, high: float) -> npt.NDArray[np.int64]:
+    """Counts of an array's values; -inf counts as the lowest."""
     if high <= low or array.size == 0:
         counts = np.zeros(BINS, np.int64)
         counts[0] = array.size
