@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -90,6 +89,7 @@ def build(
     with reporting_errors(as_json=as_json):
         from sanderling.api import build as run_build
         from sanderling.cli.progress import RichProgress
+        from sanderling.core.json_text import json_object
 
         _import_from_here()
         with RichProgress() as progress:
@@ -98,7 +98,7 @@ def build(
                 output,
                 inputs=inputs,
                 weights=weights,
-                factory_arguments=_json_object(factory_args),
+                factory_arguments=json_object(factory_args, "--factory-args"),
                 dynamic=dynamic,
                 opset=opset,
                 calibration=calibration,
@@ -229,18 +229,6 @@ def _present() -> Any:  # noqa: ANN401 - a module
     from sanderling.cli import present
 
     return present
-
-
-def _json_object(text: str) -> dict[str, Any]:
-    from sanderling.core.errors import OptionError
-
-    try:
-        value = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise OptionError(f"--factory-args is not valid JSON: {error}") from error
-    if not isinstance(value, dict):
-        raise OptionError(f"--factory-args must be a JSON object, got {type(value).__name__}")
-    return value
 
 
 def _import_from_here() -> None:

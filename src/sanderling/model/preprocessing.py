@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from sanderling.core.errors import OptionError
+from sanderling.core.json_text import json_object
 from sanderling.core.tensor import TensorSpec
 
 ColorOrder = Literal["rgb", "bgr", "gray"]
@@ -142,13 +142,7 @@ def _json_object(text: str) -> dict[str, object]:
                 f"preprocessing '{text}' is neither a preset ({', '.join(PRESETS)}), nor JSON, nor a file"
             )
         source = path.read_text(encoding="utf-8", errors="replace")
-    try:
-        value = json.loads(source)
-    except json.JSONDecodeError as error:
-        raise OptionError(f"preprocessing is not valid JSON: {error}") from error
-    if not isinstance(value, dict):
-        raise OptionError(f"preprocessing must be a JSON object, got {type(value).__name__}")
-    return value
+    return json_object(source, "preprocessing")
 
 
 def _is_file(path: Path) -> bool:

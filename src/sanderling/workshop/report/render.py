@@ -94,4 +94,5 @@ def _operator_changes(evidence: Evidence) -> list[tuple[str, int, int]]:
 
 
 def _megabytes(size_bytes: float) -> str:
-    return f"{size_bytes / 1e6:.1f} MB" if size_bytes >= 1e5 else f"{size_bytes / 1e3:.1f} kB"
+    value, unit = (size_bytes / 1e6, "MB") if size_bytes >= 1e5 else (size_bytes / 1e3, "kB")
+    return f"{value:.1f}\N{NO-BREAK SPACE}{unit}"
