@@ -26,17 +26,10 @@ def main() -> None:
 
 def render(results: dict[str, Any]) -> str:
     """The page as Markdown."""
-    machine = results["machine"]
-    versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items())
-    machine_line = (
-        f"Machine: {machine['processor']}, {machine['cores']} cores ({', '.join(machine['cpu_features'])}), "
-        f"{machine['memory_bytes'] / 1e9:.0f} GB, {machine['system']}, Python {machine['python']}. {versions}. "
-        "The machine is virtual and shared: read ratios, not milliseconds."
-    )
     parts = [
         "# Benchmarks",
         f"Generated from `benchmarks/build/results.json`, which `{results['command']}` wrote. Do not edit.",
-        machine_line,
+        machine_line(results["machine"]),
         "## INT8 against FP32 on ONNX Runtime",
         _SPEED_NOTE,
         _speed_table(results["cases"]),
@@ -47,6 +40,16 @@ def render(results: dict[str, Any]) -> str:
     if results["whole_processes"]:
         parts += ["## Whole processes", _process_table(results["whole_processes"])]
     return "\n\n".join(parts) + "\n"
+
+
+def machine_line(machine: dict[str, Any]) -> str:
+    """What the numbers were measured on."""
+    versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items())
+    return (
+        f"Machine: {machine['processor']}, {machine['cores']} cores ({', '.join(machine['cpu_features'])}), "
+        f"{machine['memory_bytes'] / 1e9:.0f} GB, {machine['system']}, Python {machine['python']}. {versions}. "
+        "The machine is virtual and shared: read ratios, not milliseconds."
+    )
 
 
 def _speed_table(cases: list[dict[str, Any]]) -> str:
@@ -66,7 +69,7 @@ def _speed_table(cases: list[dict[str, Any]]) -> str:
             for speed in case["speed"]
         ]
         rows.append([case["name"], f"{size:.3f}×", f"{100 * (memory['int8'] / memory['fp32'] - 1):+.0f} %", *ratios])
-    return _markdown(head, rows)
+    return markdown(head, rows)
 
 
 def _accuracy_table(cases: list[dict[str, Any]]) -> str:
@@ -88,7 +91,7 @@ def _accuracy_table(cases: list[dict[str, Any]]) -> str:
                     case["chosen"],
                 ]
             )
-    return _markdown(["model", "data", "samples", "INT8", "drop, points", "bound", "kept candidate", "chosen"], rows)
+    return markdown(["model", "data", "samples", "INT8", "drop, points", "bound", "kept candidate", "chosen"], rows)
 
 
 def _process_table(whole: dict[str, Any]) -> str:
@@ -107,10 +110,11 @@ def _process_table(whole: dict[str, Any]) -> str:
         ],
         ["`sanderling run` of a package on a photo", f"{start['run']['command_median']:.2f} s", "1.5 s"],
     ]
-    return _markdown(["what", "measured", "limit"], rows)
+    return markdown(["what", "measured", "limit"], rows)
 
 
-def _markdown(head: list[str], rows: list[list[str]]) -> str:
+def markdown(head: list[str], rows: list[list[str]]) -> str:
+    """A table."""
     lines = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}", *(f"| {' | '.join(row)} |" for row in rows)]
     return "\n".join(lines)
 

@@ -10,13 +10,14 @@ from sanderling.core.precision import parse_precisions
 from sanderling.core.progress import Progress
 from sanderling.measure.bench import bench
 from sanderling.measure.inspection import inspect
+from sanderling.measure.tune import tune
 from sanderling.measure.verify import verify
 from sanderling.run.session import load
 
 if TYPE_CHECKING:
     from sanderling.workshop.pipeline import BuildResult
 
-__all__ = ["bench", "build", "inspect", "load", "verify"]
+__all__ = ["bench", "build", "inspect", "load", "tune", "verify"]
 
 
 def build(

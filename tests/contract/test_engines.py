@@ -1,8 +1,17 @@
-"""One suite that every engine runs. A new engine needs no test of its own to be held to the contract."""
+"""One suite that every engine runs. A new engine needs no test of its own to be held to the contract.
+
+What an engine cannot do it says in its devices (precisions, arithmetic); a graph that it cannot run right it refuses.
+"""
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
 from threading import Barrier
 
 import numpy as np
@@ -13,8 +22,17 @@ from onnx import helper
 from sanderling.core.errors import EngineError, ModelError, OptionError
 from sanderling.core.precision import Precision
 from sanderling.run.engines import engine, engine_names, known_engine
-from sanderling.run.engines.base import DeviceInfo, Engine, EngineOptions, Executable, Optimization
-from tests.models import conv_classifier, make_model, random_arrays, run_directly, save, sum_and_difference, tensor
+from sanderling.run.engines.base import Compute, DeviceInfo, Engine, EngineOptions, Executable, Optimization
+from tests.models import (
+    chain,
+    conv_classifier,
+    make_model,
+    random_arrays,
+    run_directly,
+    save,
+    sum_and_difference,
+    tensor,
+)
 
 THREADS = 8
 ONE = EngineOptions(threads=1)
@@ -23,6 +41,11 @@ ONE = EngineOptions(threads=1)
 def computes(tested: Engine) -> bool:
     """Whether the engine's numbers mean anything; otherwise only shapes and dtypes are checked."""
     return tested.name != "null"
+
+
+def takes(tested: Engine, precision: Precision) -> bool:
+    """Whether the engine's first device takes variants of that precision."""
+    return precision in tested.devices()[0].precisions
 
 
 @pytest.fixture(params=engine_names())
@@ -52,8 +75,26 @@ def assert_right(tested: Engine, model: onnx.ModelProto, feeds: dict, outputs: d
             np.testing.assert_allclose(array, expected[name], rtol=1e-3, atol=1e-4)
 
 
+def assert_right_or_refused(tested: Engine, model: onnx.ModelProto, feeds: Mapping[str, np.ndarray]) -> None:
+    """An engine may not take a graph, but never runs it wrong."""
+    try:
+        executable = loaded(tested, model)
+    except ModelError:
+        assert not takes(tested, Precision.INT8), "an engine that takes every precision takes these graphs too"
+        return
+    assert_right(tested, model, dict(feeds), executable.run(feeds))
+    executable.close()
+
+
 def test_every_engine_is_found_by_its_file():
-    assert {"null", "onnxruntime"} <= set(engine_names())
+    assert {"ncnn", "null", "onnxruntime", "openvino"} <= set(engine_names())
+
+
+@pytest.mark.parametrize("name", engine_names())
+def test_engines_file_is_imported_without_what_it_runs_on(name):
+    program = f"import sys, sanderling.run.engines.{name}_; print(*{{key.partition('.')[0] for key in sys.modules}})"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=120)
+    assert set(done.stdout.split()) & {"ncnn", "onnx", "onnxruntime", "openvino", "pnnx", "torch"} == set()
 
 
 @pytest.mark.parametrize("name", engine_names())
@@ -124,8 +165,12 @@ def test_all_outputs_are_returned_in_the_graphs_order(tested):
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "float64", "int64", "int32", "int8", "uint8", "bool"])
 def test_dtypes_are_kept(tested, dtype):
-    node = helper.make_node("Identity", ["x"], ["y"], "same")
-    model = make_model([node], [tensor("x", [1, 4], dtype)], [tensor("y", [1, 4], dtype)])
+    node = helper.make_node("Concat", ["x", "x"], ["y"], "twice", axis=1)
+    model = make_model([node], [tensor("x", [1, 4], dtype)], [tensor("y", [1, 8], dtype)])
+    if dtype != "float32" and not takes(tested, Precision.INT8):
+        with pytest.raises(ModelError, match=rf"{tested.name} does not take .*{dtype}"):
+            loaded(tested, model)
+        return
     executable = loaded(tested, model)
     feeds = {"x": np.array([[1, 0, 1, 1]]).astype(dtype)}
     assert (executable.inputs[0].dtype, executable.outputs[0].dtype) == (dtype, dtype)
@@ -235,16 +280,37 @@ def test_graph_whose_types_contradict_each_other_is_a_model_error(tested):
         loaded(tested, model)
 
 
-def test_failure_while_running_is_an_engine_error(tested):
+_CONTRADICTIONS = {  # graphs that the feeds below fit, and whose shapes do not fit each other inside
+    "Reshape": make_model(
+        [helper.make_node("Reshape", ["a", "shape"], ["y"], "reshape"), helper.make_node("Neg", ["b"], ["z"], "neg")],
+        [tensor("a", ["K"]), tensor("b", ["L"])],
+        [tensor("y", [2, 3]), tensor("z", ["L"])],
+        {"shape": np.array([2, 3])},
+    ),
+    "Add": make_model(
+        [helper.make_node("Add", ["a", "b"], ["y"], "add")],
+        [tensor("a", ["K"]), tensor("b", ["L"])],
+        [tensor("y", ["M"])],
+    ),
+}
+
+
+@pytest.mark.parametrize("threads", [0, 1, 2])
+@pytest.mark.parametrize("case", _CONTRADICTIONS)
+def test_failure_while_running_is_an_engine_error(tested, case, threads):
     if not computes(tested):
         pytest.skip(f"{tested.name} computes nothing that could fail")
-    node = helper.make_node("Gather", ["table", "x"], ["y"], "gather")
-    weights = {"table": np.arange(3, dtype=np.float32)}
-    model = make_model([node], [tensor("x", [1], "int64")], [tensor("y", [1])], weights)
-    executable = loaded(tested, model)
-    with pytest.raises(EngineError, match=tested.name):
-        executable.run({"x": np.array([7])})  # no such row
-    assert executable.run({"x": np.array([2])})["y"] == 2
+    model, options = _CONTRADICTIONS[case], EngineOptions(threads=threads)
+    try:
+        executable = loaded(tested, model, options)
+    except ModelError:
+        assert not takes(tested, Precision.INT8)
+        return
+    for _ in range(2):
+        with pytest.raises(EngineError, match=tested.name):
+            executable.run(random_arrays({"a": (5,), "b": (4,)}))
+    feeds = random_arrays({"a": (6,), "b": (6,)})
+    assert_right(tested, model, feeds, executable.run(feeds))
     executable.close()
 
 
@@ -284,3 +350,366 @@ def test_close_while_others_run_gives_results_or_engine_errors(tested):
         results = list(pool.map(work, range(THREADS)))
     assert set().union(*results) <= {"(1, 4)", "closed"}
     assert results[0] == {"closed"}
+
+
+def on(device: DeviceInfo, **options) -> EngineOptions:
+    return EngineOptions(device=device.device, threads=1, **options)
+
+
+def test_placement_tells_where_the_graph_runs(tested):
+    for device in tested.devices():
+        executable = loaded(tested, conv_classifier(), on(device))
+        placement = executable.placement
+        assert placement.device == device.device
+        assert sum(placement.kinds.values()) == pytest.approx(1)
+        assert all(0 < share <= 1 for share in placement.kinds.values())
+        assert (placement.kinds[device.kind] == 1) or placement.fell_back or placement.detail
+        executable.close()
+
+
+def test_no_device_named_means_the_first(tested):
+    executable = loaded(tested, conv_classifier())
+    assert executable.placement.device == tested.devices()[0].device
+    executable.close()
+
+
+@pytest.mark.parametrize("name", ["warp:0", "gpu:99", "CPU "])
+def test_unknown_device_is_an_option_error_that_names_the_known(tested, name):
+    first = tested.devices()[0].device
+    with pytest.raises(OptionError, match=rf"'{tested.name}' has no device '{name}': .*{first}"):
+        loaded(tested, conv_classifier(), EngineOptions(device=name))
+
+
+@pytest.mark.parametrize("compute", Compute)
+def test_arithmetic_is_used_where_offered_and_refused_elsewhere(tested, compute):
+    for device in tested.devices():
+        options = on(device, compute=compute)
+        if compute not in device.computes:
+            with pytest.raises(OptionError, match=rf"{tested.name} .*{compute}.*available are .*{device.computes[0]}"):
+                loaded(tested, conv_classifier(), options)
+            continue
+        executable = loaded(tested, conv_classifier(), options)
+        outputs, expected = executable.run(images(2))["scores"], run_directly(conv_classifier(), images(2))["scores"]
+        assert outputs.dtype == np.float32
+        if computes(tested):
+            error = np.abs(outputs - expected).max() / np.abs(expected).max()
+            assert error < (1e-5 if compute is Compute.EXACT else 3e-2)
+        executable.close()
+
+
+def quantized_conv() -> onnx.ModelProto:
+    """``image`` (N, 3, 8, 8) to ``y`` (N, 4, 8, 8): Conv and Relu between QuantizeLinear and DequantizeLinear."""
+    generator = np.random.default_rng(0)
+    weights = {
+        "x_scale": np.float32(0.03),
+        "y_scale": np.float32(0.05),
+        "zero": np.uint8(128),
+        "weight": generator.integers(-127, 128, (4, 3, 3, 3), np.int8),
+        "weight_scale": generator.uniform(0.001, 0.004, 4).astype(np.float32),
+        "weight_zero": np.zeros(4, np.int8),
+    }
+    nodes = [
+        helper.make_node("QuantizeLinear", ["image", "x_scale", "zero"], ["xq"], "xq"),
+        helper.make_node("DequantizeLinear", ["xq", "x_scale", "zero"], ["xd"], "xd"),
+        helper.make_node("DequantizeLinear", ["weight", "weight_scale", "weight_zero"], ["wd"], "wd", axis=0),
+        helper.make_node("Conv", ["xd", "wd"], ["conv"], "conv", pads=[1, 1, 1, 1]),
+        helper.make_node("Relu", ["conv"], ["relu"], "relu"),
+        helper.make_node("QuantizeLinear", ["relu", "y_scale", "zero"], ["yq"], "yq"),
+        helper.make_node("DequantizeLinear", ["yq", "y_scale", "zero"], ["y"], "yd"),
+    ]
+    return make_model(nodes, [tensor("image", ["N", 3, 8, 8])], [tensor("y", ["N", 4, 8, 8])], weights)
+
+
+def test_int8_variant_agrees_where_taken_and_is_refused_elsewhere(tested):
+    model = quantized_conv()
+    if not takes(tested, Precision.INT8):
+        with pytest.raises(ModelError, match=rf"{tested.name} does not take .*QuantizeLinear.*FP32"):
+            loaded(tested, model)
+        return
+    executable = loaded(tested, model)
+    outputs, expected = executable.run(images(3))["y"], run_directly(model, images(3))["y"]
+    assert (outputs.shape, outputs.dtype) == (expected.shape, expected.dtype)
+    if computes(tested):
+        assert np.ptp(expected) > 2
+        np.testing.assert_allclose(outputs, expected, atol=0.051)  # one step: a tie may be rounded either way
+        assert np.mean(outputs != expected) < 0.01
+    executable.close()
+
+
+def test_fp16_variant_agrees_where_taken_and_is_refused_elsewhere(tested):
+    weight = np.random.default_rng(0).standard_normal((4, 3, 3, 3)).astype(np.float16)
+    nodes = [
+        helper.make_node("Cast", ["image"], ["half"], "in", to=onnx.TensorProto.FLOAT16),
+        helper.make_node("Conv", ["half", "weight"], ["conv"], "conv"),
+        helper.make_node("Cast", ["conv"], ["y"], "out", to=onnx.TensorProto.FLOAT),
+    ]
+    model = make_model(nodes, [tensor("image", ["N", 3, 8, 8])], [tensor("y", ["N", 4, 6, 6])], {"weight": weight})
+    if not takes(tested, Precision.FP16):
+        with pytest.raises(ModelError, match=rf"{tested.name} does not take .*FP32"):
+            loaded(tested, model)
+        return
+    executable = loaded(tested, model)
+    outputs, expected = executable.run(images(3))["y"], run_directly(model, images(3))["y"]
+    assert (outputs.shape, outputs.dtype) == (expected.shape, expected.dtype)
+    if computes(tested):
+        np.testing.assert_allclose(outputs, expected, atol=0.02)
+    executable.close()
+
+
+def contents(folder: Path) -> dict[Path, tuple[int, bytes]]:
+    return {file: (file.stat().st_mtime_ns, file.read_bytes()) for file in folder.rglob("*") if file.is_file()}
+
+
+def test_second_load_takes_what_the_first_kept(tested, tmp_path):
+    options = replace(ONE, cache=tmp_path / "made" / "here")
+    loaded(tested, conv_classifier(), options).close()
+    kept = contents(tmp_path)
+    executable = loaded(tested, conv_classifier(), options)
+    assert contents(tmp_path) == kept
+    assert [str(spec) for spec in executable.inputs] == ["image: float32[N, 3, 8, 8]"]
+    assert_right(tested, conv_classifier(), images(3), executable.run(images(3)))
+    executable.close()
+
+
+def test_cached_graph_is_never_another_one(tested, tmp_path):
+    for seed in (0, 1):
+        for threads in (1, 2):
+            model = conv_classifier(seed=seed)
+            executable = loaded(tested, model, EngineOptions(threads=threads, cache=tmp_path))
+            assert_right(tested, model, images(2), executable.run(images(2)))
+            executable.close()
+
+
+def test_external_weights_that_changed_are_not_taken_from_the_cache(tested, tmp_path):
+    for seed in (0, 1):
+        model, data = conv_classifier(seed=seed), tmp_path / "w.bin"
+        data.unlink(missing_ok=True)
+        copy = onnx.ModelProto()
+        copy.CopyFrom(model)
+        onnx.save(copy, tmp_path / "model.onnx", save_as_external_data=True, location=data.name, size_threshold=0)
+        executable = tested.load(tmp_path / "model.onnx", replace(ONE, cache=tmp_path / "cache"))
+        assert_right(tested, model, images(), executable.run(images()))
+        executable.close()
+
+
+def flipped(data: bytes) -> bytes:
+    """The same length, with 32 bytes in the middle altered: what a worn flash gives back."""
+    middle = len(data) // 2
+    return data[:middle] + bytes(byte ^ 0x55 for byte in data[middle : middle + 32]) + data[middle + 32 :]
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [lambda _: b"", lambda data: data[: len(data) // 2], lambda _: b"garbage" * 50, flipped],
+    ids=["empty", "cut", "garbage", "flipped"],
+)
+def test_damaged_cache_is_made_again(tested, tmp_path, damage):
+    options = replace(ONE, cache=tmp_path)
+    loaded(tested, conv_classifier(), options).close()
+    for file in contents(tmp_path):
+        file.write_bytes(damage(file.read_bytes()))
+    damaged = contents(tmp_path)
+    executable = loaded(tested, conv_classifier(), options)
+    assert_right(tested, conv_classifier(), images(3), executable.run(images(3)))
+    executable.close()
+    repaired = contents(tmp_path)
+    assert repaired.keys() == damaged.keys()
+    assert all(repaired[file] != damaged[file] for file in damaged)
+
+
+def test_cache_that_cannot_be_written_costs_time_only_and_is_told(tested, tmp_path):
+    loaded(tested, conv_classifier(), replace(ONE, cache=tmp_path)).close()
+    keeps = bool(contents(tmp_path))
+    (tmp_path / "file").write_text("no folder")
+    executable = loaded(tested, conv_classifier(), replace(ONE, cache=tmp_path / "file"))
+    assert_right(tested, conv_classifier(), images(), executable.run(images()))
+    assert ("not cached" in executable.placement.detail) == keeps
+    executable.close()
+
+
+def test_nothing_is_left_beside_the_model(tested, tmp_path):
+    path = save(conv_classifier(), tmp_path / "model.onnx")
+    tested.load(path, ONE).close()
+    assert list(tmp_path.iterdir()) == [path]
+
+
+_WATCHED = """
+import sys
+def watch(event, arguments):
+    if event.startswith("socket.") and event != "socket.__new__":
+        with open(sys.argv[3], "a") as log: print(event, arguments, file=log)
+        raise ConnectionError(event)
+sys.addaudithook(watch)
+import numpy
+from pathlib import Path
+from sanderling.run.engines import engine
+from sanderling.run.engines.base import EngineOptions
+executable = engine(sys.argv[1]).load(Path(sys.argv[2]), EngineOptions(threads=1))
+executable.run({"image": numpy.ones((1, 3, 8, 8), "float32")})
+executable.close()
+"""
+
+
+def test_nothing_is_reported_to_the_engines_maker(tested, tmp_path):
+    """No address is looked up, and neither the home nor the folder for temporary files keeps anything."""
+    home, temporary, log = tmp_path / "home", tmp_path / "temporary", tmp_path / "log"
+    home.mkdir()
+    temporary.mkdir()
+    automated = ("CI", "TF_BUILD", "JENKINS_URL", "ORT_DISABLE_TELEMETRY")  # where makers ask for no reports
+    environment = {key: value for key, value in os.environ.items() if key not in automated}
+    environment |= {"HOME": str(home), "TMPDIR": str(temporary), "PYTHONDONTWRITEBYTECODE": "1"}
+    model = save(conv_classifier(), tmp_path / "model.onnx")
+    command = [sys.executable, "-c", _WATCHED, tested.name, str(model), str(log)]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    assert not log.exists()
+    assert [*home.iterdir(), *temporary.iterdir()] == []
+
+
+def test_inputs_in_any_memory_layout_are_read_right(tested):
+    executable = loaded(tested, conv_classifier())
+    plain = images(3)["image"]
+    read_only = plain.copy()
+    read_only.flags.writeable = False
+    for array in (np.asfortranarray(plain), plain[::-1], plain[:, :, ::-1], read_only):
+        assert_right(tested, conv_classifier(), {"image": array}, executable.run({"image": array}))
+    executable.close()
+
+
+def test_first_operator_does_not_write_into_the_callers_array(tested):
+    model = chain(["Relu", "Neg"], shape=("N", 64))
+    executable = loaded(tested, model)
+    feeds = random_arrays({"x": (5, 64)})
+    assert_right(tested, model, random_arrays({"x": (5, 64)}), executable.run(feeds))
+    np.testing.assert_array_equal(feeds["x"], random_arrays({"x": (5, 64)})["x"])
+    executable.close()
+
+
+def test_names_and_order_of_inputs_and_outputs_are_the_graphs(tested):
+    """Two inputs of one shape in an order that is not theirs of use; outputs inside the graph, and renamed."""
+    nodes = [
+        helper.make_node("Sub", ["second", "first"], ["inner"], "sub"),
+        helper.make_node("Relu", ["inner"], ["hidden"], "relu"),
+        helper.make_node("Neg", ["hidden"], ["last"], "neg"),
+    ]
+    inputs = [tensor(name, ["N", 4]) for name in ("first", "second")]
+    model = make_model(nodes, inputs, [tensor(name, ["N", 4]) for name in ("last", "inner", "hidden")])
+    executable = loaded(tested, model)
+    feeds = random_arrays({"second": (3, 4), "first": (3, 4)})
+    assert [spec.name for spec in executable.inputs] == ["first", "second"]
+    outputs = executable.run(feeds)
+    assert list(outputs) == ["last", "inner", "hidden"]
+    assert_right(tested, model, feeds, outputs)
+    executable.close()
+
+
+def one_input(*nodes: onnx.NodeProto, shape=("N", 4), output=("N", 4), weights=None) -> onnx.ModelProto:
+    return make_model(list(nodes), [tensor("x", shape)], [tensor("y", output)], weights)
+
+
+_FIRST = {"axes": np.array([0])}
+_POINTWISE = {"weight": np.random.default_rng(0).standard_normal((3, 3, 1, 1)).astype(np.float32)}
+_CONV = helper.make_node("Conv", ["x", "weight"], ["h"], "conv")
+_MEAN_OFF = [
+    helper.make_node("ReduceMean", ["h", "axes"], ["mean"], "mean", keepdims=1),
+    helper.make_node("Sub", ["h", "mean"], ["y"], "sub"),
+]
+ODD_GRAPHS = {
+    "rows share a softmax": one_input(helper.make_node("Softmax", ["x"], ["y"], "softmax", axis=0)),
+    "rows share a softmax, counted from the end": one_input(helper.make_node("Softmax", ["x"], ["y"], "s", axis=-2)),
+    "rows share a mean": one_input(helper.make_node("Identity", ["x"], ["h"]), *_MEAN_OFF, weights=_FIRST),
+    "rows share a mean after a convolution": one_input(
+        _CONV, *_MEAN_OFF, shape=("N", 3, 8, 8), output=("N", 3, 8, 8), weights={**_FIRST, **_POINTWISE}
+    ),
+    "mean of the only row": one_input(
+        _CONV, *_MEAN_OFF, shape=(1, 3, 8, 8), output=(1, 3, 8, 8), weights={**_FIRST, **_POINTWISE}
+    ),
+    "mean of everything": one_input(
+        helper.make_node("ReduceMean", ["x"], ["mean"], "mean", keepdims=0),
+        helper.make_node("Sub", ["x", "mean"], ["y"], "sub"),
+    ),
+    "sum of the rows": one_input(
+        helper.make_node("ReduceSum", ["x", "axes"], ["y"], "sum", keepdims=0), output=(4,), weights=_FIRST
+    ),
+    "rows meet rows": one_input(
+        helper.make_node("Transpose", ["x"], ["t"], "t", perm=[1, 0]),
+        helper.make_node("MatMul", ["x", "t"], ["y"], "matmul"),
+        output=("N", "N"),
+    ),
+    "rows meet rows in one operator": one_input(
+        helper.make_node("Einsum", ["x", "x"], ["y"], "einsum", equation="ij,kj->ik"), output=("N", "N")
+    ),
+    "rows become columns": one_input(helper.make_node("Transpose", ["x"], ["y"], "t", perm=[1, 0]), output=(4, "N")),
+    "rows are cut": one_input(
+        helper.make_node("Reshape", ["x", "shape"], ["y"], "r"), output=("M", 2), weights={"shape": np.array([-1, 2])}
+    ),
+    "rows are joined": one_input(
+        helper.make_node("Reshape", ["x", "shape"], ["y"], "r"), output=(1, "M"), weights={"shape": np.array([1, -1])}
+    ),
+    "rows are doubled": one_input(helper.make_node("Concat", ["x", "x"], ["y"], "c", axis=0), output=("M", 4)),
+    "rows are counted": one_input(
+        helper.make_node("Shape", ["x"], ["shape"], "shape"),
+        helper.make_node("Cast", ["shape"], ["sizes"], "cast", to=onnx.TensorProto.FLOAT),
+        helper.make_node("ReduceMax", ["sizes"], ["most"], "max", keepdims=0),
+        helper.make_node("Mul", ["x", "most"], ["y"], "mul"),
+    ),
+    "rows are summed up": one_input(
+        helper.make_node("CumSum", ["x", "axis"], ["y"], "cumsum"), weights={"axis": np.array(0)}
+    ),
+    "a batch of three": one_input(
+        helper.make_node("Conv", ["x", "weight"], ["y"]), shape=(3, 3, 8, 8), output=(3, 3, 8, 8), weights=_POINTWISE
+    ),
+    "no batch axis": one_input(helper.make_node("Neg", ["x"], ["y"], "neg"), shape=(5,), output=(5,)),
+    "six axes": one_input(
+        helper.make_node("Neg", ["x"], ["y"], "neg"), shape=("N", 2, 2, 2, 2, 3), output=("N", 2, 2, 2, 2, 3)
+    ),
+    "two dynamic axes": one_input(helper.make_node("Neg", ["x"], ["y"], "neg"), shape=("N", "M"), output=("N", "M")),
+    "an input that nothing reads": make_model(
+        [helper.make_node("Neg", ["x"], ["y"], "neg")],
+        [tensor("z", ["N", 4]), tensor("x", ["N", 4])],
+        [tensor("y", ["N", 4])],
+    ),
+    "an output that is a weight": make_model(
+        [helper.make_node("Identity", ["w"], ["z"], "i"), helper.make_node("Neg", ["x"], ["y"], "neg")],
+        [tensor("x", ["N", 4])],
+        [tensor("z", [2]), tensor("y", ["N", 4])],
+        {"w": np.ones(2, np.float32)},
+    ),
+    "an output that is an input": make_model(
+        [helper.make_node("Neg", ["x"], ["y"], "neg")],
+        [tensor("x", ["N", 4])],
+        [tensor("x", ["N", 4]), tensor("y", ["N", 4])],
+    ),
+    "only an identity": chain(["Identity"], shape=("N", 4)),
+    "flattened by its own size": one_input(
+        helper.make_node("Shape", ["x"], ["size"], "shape", end=1),
+        helper.make_node("Concat", ["size", "rest"], ["shape"], "concat", axis=0),
+        helper.make_node("Reshape", ["x", "shape"], ["flat"], "reshape"),
+        helper.make_node("Softmax", ["flat"], ["y"], "softmax", axis=1),
+        shape=("N", 3, 2, 2),
+        output=("N", 12),
+        weights={"rest": np.array([-1])},
+    ),
+}
+
+
+@pytest.mark.parametrize("case", ODD_GRAPHS)
+def test_graph_is_run_right_or_refused(tested, case):
+    model = ODD_GRAPHS[case]
+    sizes = {"N": 3, "M": 5}
+    shapes = {
+        value.name: [dim.dim_value or sizes[dim.dim_param] for dim in value.type.tensor_type.shape.dim]
+        for value in model.graph.input
+    }
+    if not computes(tested):
+        pytest.skip(f"{tested.name} knows no shapes that nodes compute")
+    assert_right_or_refused(tested, model, random_arrays(shapes))
+
+
+def test_batch_without_rows_gives_results_without_rows(tested):
+    executable = loaded(tested, conv_classifier())
+    try:
+        outputs = executable.run(images(0))
+    except EngineError:
+        return
+    assert outputs["scores"].shape == (0, 4)

@@ -49,7 +49,16 @@ def test_command_line_shows_help_without_loading_what_commands_need(tmp_path):
 
 
 def test_public_names_are_these_and_each_exists():
-    assert sanderling.__all__ == ["SanderlingError", "__version__", "bench", "build", "inspect", "load", "verify"]
+    assert sanderling.__all__ == [
+        "SanderlingError",
+        "__version__",
+        "bench",
+        "build",
+        "inspect",
+        "load",
+        "tune",
+        "verify",
+    ]
     assert all(getattr(sanderling, name) is not None for name in sanderling.__all__)
 
 

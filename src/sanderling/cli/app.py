@@ -126,13 +126,14 @@ def run(
     top: Annotated[int, typer.Option(min=1, help="How many classes to show.")] = 5,
     out: Annotated[Path | None, typer.Option(help="Write raw outputs to this .npz.")] = None,
     threads: Threads = 0,
+    require: Annotated[str | None, typer.Option(help="Where it must run, such as npu=95%; fails otherwise.")] = None,
     as_json: Json = False,
 ) -> None:
     """Run a package on pictures or arrays."""
     with reporting_errors(as_json=as_json):
         from sanderling.cli.running import run_files
 
-        results, show = run_files(package, files, variant=variant, top=top, out=out, threads=threads)
+        results, show = run_files(package, files, variant=variant, top=top, out=out, threads=threads, require=require)
         print_result(results, as_json=as_json, show=show)
 
 
@@ -168,6 +169,48 @@ def bench(
             as_json=as_json,
             show=lambda console: _present().bench_result(console, result),
         )
+
+
+@app.command()
+def tune(
+    package: Package,
+    objective: Annotated[str, typer.Option(help="latency, throughput or memory.")] = "latency",
+    seconds: Annotated[float, typer.Option(min=0.1, help="For the race; loading and checking come on top.")] = 60.0,
+    engines: Annotated[
+        list[str], typer.Option("--engine", help="Only this engine; repeatable; all installed by default.")
+    ] = [],  # noqa: B006 - typer reads the default
+    as_json: Json = False,
+) -> None:
+    """Measure which engine, variant, threads and batch are best here, and keep the plan in the package."""
+    with reporting_errors(as_json=as_json):
+        from sanderling.cli.progress import RichProgress
+        from sanderling.measure.tune import parse_objective
+        from sanderling.measure.tune import tune as run_tune
+
+        with RichProgress() as progress:
+            result = run_tune(
+                package, objective=parse_objective(objective), seconds=seconds, engines=engines, progress=progress
+            )
+        print_result(result.summary(), as_json=as_json, show=lambda console: _present().tune_result(console, result))
+
+
+@app.command()
+def bisect(
+    package: Package,
+    engine: Annotated[str, typer.Option("--engine", help="The engine to look at.")],
+    variant: Annotated[str | None, typer.Option(help="Variant id; the chosen one by default.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Find the first node whose output an engine computes differently; exit 1 when there is one."""
+    with reporting_errors(as_json=as_json):
+        from sanderling.cli.progress import RichProgress
+        from sanderling.measure.bisect import bisect as run_bisect
+
+        with RichProgress() as progress:
+            found = run_bisect(package, engine_name=engine, variant=variant, progress=progress)
+        print_result(found.model_dump(), as_json=as_json, show=lambda console: _present().bisection(console, found))
+        if found.node is not None:
+            raise typer.Exit(ANSWER_IS_NO)
 
 
 @app.command()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from rich.console import Console
 from rich.table import Table
@@ -13,7 +13,9 @@ if TYPE_CHECKING:
     from sanderling.core.tensor import Array
     from sanderling.demo.story import Story
     from sanderling.measure.bench import BenchResult
+    from sanderling.measure.bisect import Bisection
     from sanderling.measure.inspection import Inspection
+    from sanderling.measure.tune import TuneResult
     from sanderling.measure.verify import VerifyResult
     from sanderling.run.devices import EngineState
     from sanderling.tasks.vision import Label
@@ -23,8 +25,9 @@ if TYPE_CHECKING:
 def table(columns: Sequence[tuple[str, bool]], rows: Sequence[Sequence[str]]) -> Table:
     """A plain table; each column is its title, and whether it holds numbers."""
     made = Table(box=None, pad_edge=False, header_style="bold")
-    for title, number in columns:
-        made.add_column(title, justify="right" if number else "left", overflow="fold")
+    for place, (title, number) in enumerate(columns):
+        justify: Literal["left", "right"] = "right" if number else "left"
+        made.add_column(title, justify=justify, overflow="fold", no_wrap=place == 0 and len(columns) > 3)
     for row in rows:
         made.add_row(*row)
     return made
@@ -124,6 +127,37 @@ def bench_result(console: Console, result: BenchResult) -> None:
     repeats = result.variants[0].latency_ms.repeats
     console.print(
         f"batch {result.batch}, {result.threads} threads, {repeats} repeats in turn, {result.machine.processor}"
+    )
+
+
+def tune_result(console: Console, result: TuneResult) -> None:
+    """Every candidate with its numbers and its reason, best first."""
+    rows = []
+    for candidate in result.candidates:
+        mark = "→ " if candidate.status == "won" else "  "
+        p50 = f"{candidate.p50_ms:.3g}" if candidate.p50_ms is not None else "–"
+        spread = f"{candidate.low_ms:.3g} … {candidate.high_ms:.3g}" if candidate.low_ms is not None else "–"
+        rows.append([f"{mark}{candidate.name}", p50, spread, str(candidate.repeats), candidate.reason])
+    titles = ("  candidate", "p50 ms", "95 %", "repeats", "why")
+    console.print(table([(title, 0 < index < 4) for index, title in enumerate(titles)], rows))
+    plan = result.plan
+    fallbacks = ", ".join(entry.name for entry in plan.fallbacks) or "none"
+    console.print(
+        f"plan for {plan.machine} by {plan.objective}: {plan.winner.name}; fallbacks: {fallbacks}", soft_wrap=True
+    )
+
+
+def bisection(console: Console, found: Bisection) -> None:
+    """The first tensor that diverges, with the last that agrees."""
+    if found.node is None:
+        told = f"no tensor diverges: largest relative error {found.worst:.1e} over {found.tensors} tensors"
+        console.print(f"{found.engine} on {found.variant}: {told}", soft_wrap=True)
+        return
+    console.print(
+        f"{found.engine} on {found.variant}: node '{found.node}' ({found.op_type}) is the first whose output diverges: "
+        f"'{found.tensor}' has relative error {found.error:.1e}, at most {found.tolerance:.0e} allowed",
+        markup=False,
+        soft_wrap=True,
     )
 
 

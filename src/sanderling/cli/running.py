@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +19,14 @@ Show = Callable[["Console"], None]
 
 
 def run_files(
-    package: Path, files: Sequence[Path], *, variant: str | None, top: int, out: Path | None, threads: int
+    package: Path,
+    files: Sequence[Path],
+    *,
+    variant: str | None,
+    top: int,
+    out: Path | None,
+    threads: int,
+    require: str | None,
 ) -> tuple[dict[str, Any], Show]:
     """Run every file; returns the JSON object, and what prints the same for people.
 
@@ -30,18 +38,20 @@ def run_files(
         raise OptionError(f"--out takes the raw outputs of one .npz or .npy file: got {len(files)} files")
     results: list[dict[str, Any]] = []
     shows: list[Show] = []
-    with load(package, variant=variant, threads=threads) as session:
+    with load(package, variant=variant, threads=threads, require=require) as session:
         for file in files:
             result, show = _arrays(session, file, out) if file in arrays else _picture(session, file, top)
             results.append(result)
             shows.append(show)
-        used = session.variant.id
+        for event in session.events:
+            sys.stderr.write(f"note: {event}\n")
+        used = {"variant": session.variant.id, "engine": session.engine}
 
     def show_all(console: Console) -> None:
         for show in shows:
             show(console)
 
-    return {"package": package.name, "variant": used, "results": results}, show_all
+    return {"package": package.name, **used, "results": results}, show_all
 
 
 def _picture(session: Session, file: Path, top: int) -> tuple[dict[str, Any], Show]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import platform
 from importlib import metadata
@@ -10,7 +11,7 @@ from pathlib import Path
 import psutil
 from pydantic import BaseModel, ConfigDict
 
-_PACKAGES = ("sanderling", "onnxruntime", "onnx", "onnx-ir", "onnxslim", "numpy", "torch")
+_PACKAGES = ("sanderling", "onnxruntime", "openvino", "ncnn", "onnx", "onnx-ir", "onnxslim", "numpy", "torch")
 _INT8_FLAGS = ("avx2", "avx512f", "avx_vnni", "avx512_vnni", "amx_int8", "asimddp", "i8mm")
 
 
@@ -42,6 +43,12 @@ def describe_machine() -> Machine:
         python=platform.python_version(),
         versions=_versions(),
     )
+
+
+def fingerprint(machine: Machine) -> str:
+    """Name of a kind of device: measurements carry over between machines of one fingerprint."""
+    parts = (machine.architecture, machine.processor, str(machine.cores), *machine.cpu_features)
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
 
 
 def usable_cores() -> int:

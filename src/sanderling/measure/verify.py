@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
+import numpy as np
 from pydantic import BaseModel, ConfigDict
 
-from sanderling.core.errors import DataError, EngineError, ModelError
+from sanderling.core.errors import DataError, EngineError, ModelError, SanderlingError
+from sanderling.core.machine import describe_machine, fingerprint
 from sanderling.core.progress import Progress, Silent
 from sanderling.core.statistics import relative_error
 from sanderling.measure.accuracy import (
@@ -20,10 +24,14 @@ from sanderling.measure.accuracy import (
     within_budget,
 )
 from sanderling.measure.samples import SampleReader, check_labels
+from sanderling.measure.tune.stable import Stable, candidate_of
 from sanderling.model.manifest import Accuracy, Variant
 from sanderling.model.package import GoldenVectors, Package
 from sanderling.run.engines import engine
 from sanderling.run.engines.base import EngineOptions, Executable
+
+_PLAN_PASSES, _PLAN_REPEATS = 3, 15
+_STILL_BEST = 1.1
 
 
 class Check(BaseModel):
@@ -79,6 +87,7 @@ def verify(
             accuracy = told[metric]
             checks += [_budget_check(package, name, value) for name, value in accuracy.items()]
             checks += [_told(name, value) for other in told if other != metric for name, value in told[other].items()]
+        checks += _plan_checks(package, progress)
     passed = all(check.passed for check in checks)
     return VerifyResult(package=package.path.name, passed=passed, checks=tuple(checks), accuracy=accuracy)
 
@@ -151,6 +160,32 @@ def _accuracy(
         }
         for wanted in metrics
     }
+
+
+def _plan_checks(package: Package, progress: Progress) -> list[Check]:
+    """Measure the stored plan of this kind of device again, its winner against its fallbacks in turn."""
+    plan = package.manifest.plans.get(fingerprint(describe_machine()))
+    if plan is None:
+        return []
+    progress.stage("measure the plan again")
+    costs: dict[str, float] = {}
+    failed: dict[str, str] = {}
+    with ExitStack() as stack:
+        stable = Stable(package, stack)
+        for entry in [plan.winner, *plan.fallbacks] * _PLAN_PASSES:
+            try:
+                timed = stable.time(candidate_of(entry), 2, _PLAN_REPEATS)
+                costs[entry.name] = min(costs.get(entry.name, math.inf), float(np.median(timed)) / entry.batch)
+            except SanderlingError as error:
+                failed[entry.name] = str(error)
+    name = f"plan, {plan.winner.name}"
+    if plan.winner.name in failed:
+        return [Check(name=name, passed=False, detail=failed[plan.winner.name])]
+    winner, best = costs[plan.winner.name], min(costs, key=lambda entry: costs[entry])
+    told = ", ".join(f"{entry} {cost:.3g} ms a row" for entry, cost in costs.items())
+    if plan.objective == "memory":
+        return [Check(name=name, passed=True, detail=f"{told}; chosen for its memory")]
+    return [Check(name=name, passed=winner <= _STILL_BEST * costs[best], detail=f"{told}; best: {best}")]
 
 
 def _told(name: str, accuracy: Accuracy) -> Check:

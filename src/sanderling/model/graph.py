@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -97,6 +97,32 @@ def tensor_spec(value: onnx.ValueInfoProto) -> TensorSpec:
 def _axis_name(written: str, own: str) -> str:
     """Name of a dynamic axis; some exporters write ``?`` or ``-1`` for every axis, which makes none of them equal."""
     return written if written.strip() and written.strip("?-0123456789 ") else own
+
+
+def with_outputs(model: onnx.ModelProto, tensors: Sequence[str]) -> onnx.ModelProto:
+    """A copy of the graph that also returns ``tensors`` (float32)."""
+    open_graph = onnx.ModelProto()
+    open_graph.CopyFrom(model)
+    present = {value.name for value in (*model.graph.output, *model.graph.input)}
+    known = {value.name: value for value in model.graph.value_info}
+    open_graph.graph.output.extend(
+        known.get(name) or onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None)
+        for name in tensors
+        if name not in present
+    )
+    return open_graph
+
+
+def float_tensors(model: onnx.ModelProto) -> list[str]:
+    """Names of the inputs and node outputs that are float32, in graph order; unknown types are taken as float."""
+    types = {
+        value.name: value.type.tensor_type.elem_type
+        for value in (*model.graph.input, *model.graph.value_info, *model.graph.output)
+    }
+    initializers = {tensor.name for tensor in model.graph.initializer}
+    names = [value.name for value in model.graph.input if value.name not in initializers]
+    names += [name for node in model.graph.node for name in node.output if name]
+    return [name for name in names if types.get(name, onnx.TensorProto.FLOAT) == onnx.TensorProto.FLOAT]
 
 
 def lifted(model: onnx.ModelProto) -> onnx.ModelProto:

@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from sanderling.core.precision import Precision
 from sanderling.core.tensor import TensorSpec
+from sanderling.model.plan import Plan
 from sanderling.model.preprocessing import Preprocessing
 
 SCHEMA_VERSION = 1
@@ -105,7 +106,11 @@ class Golden(_Record):
 
 
 class Manifest(_Record):
-    """Everything needed to run a package and to check it."""
+    """Everything needed to run a package and to check it.
+
+    Attributes:
+        plans: by fingerprint of a kind of device, what was measured to be best there.
+    """
 
     schema_version: Literal[1] = 1
     name: str
@@ -118,6 +123,7 @@ class Manifest(_Record):
     chosen: str
     budget: Budget | None = None
     golden: Golden
+    plans: dict[str, Plan] = {}
     files: dict[str, FileEntry]
 
     def variant(self, identifier: str) -> Variant | None:

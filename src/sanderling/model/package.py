@@ -167,6 +167,23 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
     (folder / MANIFEST).write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
+def rewrite_manifest(package: Package, manifest: Manifest, path: Path) -> None:
+    """Replace the manifest of the package at ``path``, a folder or a zip; other files stay as they are.
+
+    Raises:
+        OutputError: the package cannot be written; it stays as it was.
+    """
+    if path.is_dir():
+        with replacing(path / MANIFEST) as target:
+            write_manifest(target.parent, manifest)
+        return
+    with replacing(path) as target:
+        folder = target.with_name("package")
+        shutil.copytree(package.path, folder)
+        write_manifest(folder, manifest)
+        write_zip(folder, target)
+
+
 def write_zip(folder: Path, target: Path) -> None:
     """Pack a package folder into a zip that depends on nothing but the files' names and bytes."""
     with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:

@@ -6,21 +6,40 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 
-from sanderling.core.errors import TensorError
+from sanderling.core.errors import NotMetError, TensorError
 from sanderling.core.tensor import Array, Feeds, TensorSpec, check_feeds
-from sanderling.model.manifest import Manifest, Variant
+from sanderling.model.manifest import Manifest
 from sanderling.model.package import Package
 from sanderling.run.engines import engine
-from sanderling.run.engines.base import EngineOptions
+from sanderling.run.placing import Place, Requirement, check_placement, choose_place, parse_requirement
 
 
 class Session:
-    """Runs one variant of a package. Close it, or use it in a ``with`` block."""
+    """Runs one variant of a package. Close it, or use it in a ``with`` block.
 
-    def __init__(self, package: Package, variant: Variant, options: EngineOptions) -> None:
+    Attributes:
+        package: that was opened.
+        variant: that runs.
+        engine: that runs it, by name.
+        plan_entry: of the package's plan that was followed; None when there is none for this kind of device.
+        placement: where the engine says that the graph runs.
+        events: what was not done as the plan says, with the reason.
+    """
+
+    def __init__(self, package: Package, place: Place, requirement: Requirement | None = None) -> None:
         self.package = package
-        self.variant = variant
-        self._executable = engine(variant.engines[0]).load(package.file(variant.file), options)
+        self.variant = place.variant
+        self.engine = place.engine
+        self.plan_entry = place.entry
+        self.events = [place.event] if place.event else []
+        self._executable = engine(place.engine).load(package.file(place.variant.file), place.options)
+        self.placement = self._executable.placement
+        if requirement is not None:
+            try:
+                check_placement(self.placement, requirement)
+            except NotMetError:
+                self.close()
+                raise
 
     @property
     def manifest(self) -> Manifest:
@@ -78,20 +97,24 @@ def load(
     variant: str | None = None,
     threads: int = 0,
     lean: bool = False,
+    require: str | None = None,
     check_hashes: bool = True,
 ) -> Session:
-    """Open a package and load one of its variants.
+    """Open a package and load it as its plan for this kind of device says, or its chosen variant without a plan.
 
     Args:
         path: package folder, or a zip of one.
-        variant: id such as ``int8``; the chosen one by default.
-        threads: of one call; 0 leaves it to the engine.
+        variant: id such as ``int8``; the plan's, or the chosen one, by default.
+        threads: of one call; 0 leaves it to the plan or the engine.
         lean: prefer little resident memory to the last few percent of speed.
+        require: where the graph must run, such as ``npu=95%``; never a silent fallback.
         check_hashes: compare every file's hash before it is used.
 
     Raises:
         PackageError: the package is broken or altered.
-        OptionError: there is no such variant.
+        OptionError: there is no such variant, or the requirement has another form.
+        NotMetError: less of the graph than required runs there.
     """
+    requirement = parse_requirement(require) if require else None
     package = Package.open(path, check_hashes=check_hashes)
-    return Session(package, package.variant(variant), EngineOptions(threads=threads, lean=lean))
+    return Session(package, choose_place(package, variant=variant, threads=threads, lean=lean), requirement)

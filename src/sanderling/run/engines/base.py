@@ -7,6 +7,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Protocol
 
+from sanderling.core.errors import OptionError
 from sanderling.core.precision import Precision
 from sanderling.core.tensor import Array, Feeds, TensorSpec
 
@@ -25,6 +26,15 @@ class Fidelity(StrEnum):
     HARDWARE = "hardware"
     SOFTWARE = "software"
     SIMULATOR = "simulator"
+    COMPILE_ONLY = "compile-only"
+
+
+class Compute(StrEnum):
+    """The arithmetic that an engine may use for a graph's float nodes."""
+
+    EXACT = "exact"  # as the graph says
+    BF16 = "bf16"
+    FP16 = "fp16"
 
 
 class Optimization(StrEnum):
@@ -46,7 +56,14 @@ class Availability:
 
 @dataclass(frozen=True)
 class DeviceInfo:
-    """A device that an engine reaches."""
+    """A device that an engine reaches.
+
+    Attributes:
+        device: the engine's name for it in ``EngineOptions.device``.
+        fidelity: a simulator or software device is never chosen for its latency.
+        precisions: of the variants that it takes.
+        computes: arithmetic that it offers for float nodes.
+    """
 
     engine: str
     device: str
@@ -55,6 +72,7 @@ class DeviceInfo:
     description: str
     memory_bytes: int | None
     precisions: tuple[Precision, ...]
+    computes: tuple[Compute, ...] = (Compute.EXACT,)
 
 
 @dataclass(frozen=True)
@@ -62,14 +80,37 @@ class EngineOptions:
     """How a graph is loaded.
 
     Attributes:
+        device: one of the engine's devices, such as ``cpu`` or ``gpu:0``; empty means its first.
         threads: of one call; 0 leaves it to the engine.
         optimization: how much the engine may rewrite.
+        compute: arithmetic of float nodes; an engine refuses what it cannot do.
         lean: prefer little resident memory to the last few percent of speed.
+        cache: folder for what the engine compiles from this graph; None compiles every time.
     """
 
+    device: str = ""
     threads: int = 0
     optimization: Optimization = Optimization.ALL
+    compute: Compute = Compute.EXACT
     lean: bool = False
+    cache: Path | None = None
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Where a loaded graph runs, as the engine itself tells after loading.
+
+    Attributes:
+        device: that was asked for.
+        kinds: kind of hardware to the share of nodes that runs there, in [0, 1]; they sum to 1.
+        fell_back: names of nodes that run elsewhere than asked, as far as the engine names them.
+        detail: the engine's own words.
+    """
+
+    device: str
+    kinds: dict[DeviceKind, float]
+    fell_back: tuple[str, ...] = ()
+    detail: str = ""
 
 
 class Executable(Protocol):
@@ -77,6 +118,7 @@ class Executable(Protocol):
 
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
+    placement: Placement
 
     def run(self, feeds: Feeds) -> dict[str, Array]:
         """Execute once.
@@ -107,6 +149,25 @@ class Engine(Protocol):
         """Load a graph from a file, or from serialised bytes.
 
         Raises:
+            OptionError: an unknown device, or arithmetic that the device does not offer.
             ModelError: the engine does not take this graph; the message names the operator where it is known.
             EngineError: loading failed for another reason.
         """
+
+
+def choose_device(devices: tuple[DeviceInfo, ...], options: EngineOptions) -> DeviceInfo:
+    """The device that the options name, or the first.
+
+    Raises:
+        OptionError: there is no such device, or it does not offer the arithmetic.
+    """
+    found = next((info for info in devices if not options.device or info.device == options.device), None)
+    if found is None:
+        known = ", ".join(info.device for info in devices) or "none here"
+        raise OptionError(f"engine '{devices[0].engine if devices else ''}' has no device '{options.device}': {known}")
+    if options.compute not in found.computes:
+        known = ", ".join(found.computes)
+        raise OptionError(
+            f"{found.engine} on {found.device} does not compute in {options.compute}: available are {known}"
+        )
+    return found

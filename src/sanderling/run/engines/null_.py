@@ -12,7 +12,15 @@ import numpy as np
 from sanderling.core.errors import EngineError, ModelError, first_line
 from sanderling.core.precision import Precision
 from sanderling.core.tensor import Array, Feeds, TensorSpec
-from sanderling.run.engines.base import Availability, DeviceInfo, DeviceKind, EngineOptions, Fidelity
+from sanderling.run.engines.base import (
+    Availability,
+    DeviceInfo,
+    DeviceKind,
+    EngineOptions,
+    Fidelity,
+    Placement,
+    choose_device,
+)
 
 
 class Null:
@@ -29,7 +37,7 @@ class Null:
         description = "computes nothing, for tests and overhead"
         return (DeviceInfo(self.name, "null", DeviceKind.CPU, Fidelity.SIMULATOR, description, None, tuple(Precision)),)
 
-    def load(self, model: Path | bytes, options: EngineOptions) -> NullExecutable:  # noqa: ARG002
+    def load(self, model: Path | bytes, options: EngineOptions) -> NullExecutable:
         """Read the graph's inputs and outputs.
 
         Raises:
@@ -39,6 +47,7 @@ class Null:
 
         from sanderling.model.graph import input_specs, output_specs
 
+        device = choose_device(self.devices(), options)
         try:
             data = model.read_bytes() if isinstance(model, Path) else model
             graph = onnx.load_from_string(data)
@@ -46,13 +55,14 @@ class Null:
             raise ModelError(f"null does not take the model: {first_line(error)}") from error
         if not graph.graph.output:
             raise ModelError("null does not take the model: it has no outputs")
-        return NullExecutable(input_specs(graph), output_specs(graph))
+        return NullExecutable(input_specs(graph), output_specs(graph), Placement(device.device, {DeviceKind.CPU: 1.0}))
 
 
 class NullExecutable:
     """Returns zeros."""
 
-    def __init__(self, inputs: tuple[TensorSpec, ...], outputs: tuple[TensorSpec, ...]) -> None:
+    def __init__(self, inputs: tuple[TensorSpec, ...], outputs: tuple[TensorSpec, ...], placement: Placement) -> None:
+        self.placement = placement
         self.inputs = inputs
         self.outputs = outputs
         self._closed = False

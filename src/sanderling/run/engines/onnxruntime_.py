@@ -20,6 +20,8 @@ from sanderling.run.engines.base import (
     EngineOptions,
     Fidelity,
     Optimization,
+    Placement,
+    choose_device,
 )
 
 _DTYPES = {
@@ -84,6 +86,7 @@ class OnnxRuntime:
         """
         import onnxruntime
 
+        device = choose_device(self.devices(), options)
         try:
             session = onnxruntime.InferenceSession(
                 str(model) if isinstance(model, Path) else model,
@@ -92,14 +95,19 @@ class OnnxRuntime:
             )
         except Exception as error:
             raise _load_error(error, model) from error
-        return OnnxRuntimeExecutable(session)
+        if session.get_providers() != ["CPUExecutionProvider"]:
+            raise EngineError(f"onnxruntime runs on {session.get_providers()}: only the CPU was asked for")
+        return OnnxRuntimeExecutable(
+            session, Placement(device.device, {DeviceKind.CPU: 1.0}, detail="CPUExecutionProvider")
+        )
 
 
 class OnnxRuntimeExecutable:
     """One inference session."""
 
-    def __init__(self, session: Any) -> None:  # noqa: ANN401 - the runtime is untyped
+    def __init__(self, session: Any, placement: Placement) -> None:  # noqa: ANN401 - the runtime is untyped
         self._session = session
+        self.placement = placement
         self.inputs = tuple(map(_spec, session.get_inputs()))
         self.outputs = tuple(map(_spec, session.get_outputs()))
         self._output_names = [spec.name for spec in self.outputs]

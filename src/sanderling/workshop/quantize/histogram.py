@@ -13,6 +13,7 @@ from sanderling.core.errors import DataError
 from sanderling.core.progress import Progress
 from sanderling.core.tensor import Array
 from sanderling.measure.samples import Samples
+from sanderling.model.graph import float_tensors, with_outputs
 from sanderling.run.engines import engine
 from sanderling.run.engines.base import EngineOptions, Executable, Optimization
 from sanderling.workshop.quantize.bias import channel_mean, observed_inputs
@@ -38,21 +39,6 @@ class Histogram:
         """Bin centres, shape (bins,)."""
         edges = self.edges
         return (edges[:-1] + edges[1:]) / 2
-
-
-def float_tensors(model: onnx.ModelProto) -> list[str]:
-    """Names of the inputs and node outputs that are float32, in graph order.
-
-    The graph needs inferred shapes (value_info); what they do not cover is taken as float.
-    """
-    types = {
-        value.name: value.type.tensor_type.elem_type
-        for value in (*model.graph.input, *model.graph.value_info, *model.graph.output)
-    }
-    initializers = {tensor.name for tensor in model.graph.initializer}
-    names = [value.name for value in model.graph.input if value.name not in initializers]
-    names += [name for node in model.graph.node for name in node.output if name]
-    return [name for name in names if types.get(name, onnx.TensorProto.FLOAT) == onnx.TensorProto.FLOAT]
 
 
 @dataclass(frozen=True)
@@ -107,16 +93,8 @@ def observe(model: onnx.ModelProto, samples: Samples, *, threads: int, progress:
 
 def open_tensors(model: onnx.ModelProto, tensors: Sequence[str], threads: int = 0) -> Executable:
     """Load the graph with ``tensors`` (float32) as outputs besides its own."""
-    open_graph = onnx.ModelProto()
-    open_graph.CopyFrom(model)
-    present = {value.name for value in (*model.graph.output, *model.graph.input)}
-    open_graph.graph.output.extend(
-        onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None)
-        for name in tensors
-        if name not in present
-    )
     options = EngineOptions(threads=threads, optimization=Optimization.BASIC, lean=True)
-    return engine().load(open_graph.SerializeToString(), options)
+    return engine().load(with_outputs(model, tensors).SerializeToString(), options)
 
 
 def _observed(executable: Executable, tensors: Sequence[str], samples: Samples) -> Iterator[dict[str, Array]]:

@@ -1,0 +1,102 @@
+"""Find the first node whose output an engine computes differently."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import onnx
+from pydantic import BaseModel, ConfigDict
+
+from sanderling.core.progress import Progress, Silent
+from sanderling.core.statistics import relative_error
+from sanderling.core.tensor import Array
+from sanderling.model.graph import float_tensors, read_graph, with_outputs
+from sanderling.model.package import Package
+from sanderling.run.engines import engine
+from sanderling.run.engines.base import EngineOptions, Optimization
+
+DEFAULT_TOLERANCE = {"fp32": 1e-4, "fp16": 1e-2, "int8": 5e-2}
+
+
+class Bisection(BaseModel):
+    """Where two engines part.
+
+    Attributes:
+        node: name of the first node whose output diverges; None when none does.
+        error: relative error of its output.
+        worst: largest relative error over all tensors compared.
+        tensors: how many were compared.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    engine: str
+    variant: str
+    node: str | None
+    op_type: str | None
+    tensor: str | None
+    error: float | None
+    tolerance: float
+    worst: float
+    tensors: int
+
+
+def bisect(
+    path: str | Path,
+    *,
+    engine_name: str,
+    variant: str | None = None,
+    tolerance: float | None = None,
+    progress: Progress | None = None,
+) -> Bisection:
+    """Compare every float tensor of a variant between an engine and ONNX Runtime without optimisation.
+
+    The graph returns its inner tensors for this, so fusions across them are off: a fault of a fusion shows as outputs
+    that differ in ``tune`` while nothing diverges here.
+
+    Args:
+        path: the package.
+        engine_name: the engine that is looked at.
+        variant: id; the chosen one by default.
+        tolerance: of the relative error; by the variant's precision by default.
+        progress: told about each step.
+
+    Raises:
+        OptionError: an unknown engine or variant.
+        ModelError: the engine does not take the graph.
+    """
+    progress = progress or Silent()
+    package = Package.open(path)
+    chosen = package.variant(variant)
+    allowed = DEFAULT_TOLERANCE[chosen.precision] if tolerance is None else tolerance
+    model = onnx.shape_inference.infer_shapes(read_graph(package.file(chosen.file)))
+    produced = {name: node for node in model.graph.node for name in node.output}
+    names = [name for name in float_tensors(model) if name in produced]
+    data = with_outputs(model, names).SerializeToString()
+    golden = package.golden()
+    feeds = {name: array[0] for name, array in golden.inputs.items()}
+    progress.stage(f"run {len(names)} tensors on both engines")
+    expected = _run(data, "onnxruntime", feeds, Optimization.NONE)
+    got = _run(data, engine_name, feeds, Optimization.ALL)
+    errors = {name: relative_error(expected[name], got[name]) for name in names if name in expected and name in got}
+    first = next((name for name, error in errors.items() if error > allowed), None)
+    node = produced[first] if first else None
+    return Bisection(
+        engine=engine_name,
+        variant=chosen.id,
+        node=(node.name or first) if node else None,
+        op_type=node.op_type if node else None,
+        tensor=first,
+        error=errors[first] if first else None,
+        tolerance=allowed,
+        worst=max(errors.values(), default=0.0),
+        tensors=len(errors),
+    )
+
+
+def _run(data: bytes, name: str, feeds: dict[str, Array], optimization: Optimization) -> dict[str, Array]:
+    executable = engine(name).load(data, EngineOptions(optimization=optimization))
+    try:
+        return executable.run(feeds)
+    finally:
+        executable.close()

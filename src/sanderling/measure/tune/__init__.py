@@ -1,0 +1,5 @@
+"""The choice with proof: candidates are checked against golden vectors, then race until the order is clear."""
+
+from sanderling.measure.tune.tuning import TuneResult, parse_objective, tune
+
+__all__ = ["TuneResult", "parse_objective", "tune"]

@@ -1,0 +1,52 @@
+"""Whether a candidate computes what the package says: its outputs for the golden vectors."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from sanderling.core.statistics import relative_error, sqnr_db
+from sanderling.core.tensor import Array
+from sanderling.model.package import GoldenVectors
+from sanderling.run.engines.base import Executable
+
+_ALLOWED_LOSS_DB = 3.0
+_ENOUGH_DB = 40.0
+
+
+def wrong_outputs(executable: Executable, golden: GoldenVectors, variant: str, tolerance: float) -> str | None:
+    """Say what is wrong with the outputs, or None.
+
+    A candidate passes when it repeats the variant's own golden outputs within their tolerance. Engines round INT8 and
+    BF16 differently, so it also passes when it is as close to FP32's outputs as that variant was when it was built,
+    less 3 dB, or as 40 dB.
+    """
+    own, reference = golden.outputs[variant], golden.outputs["fp32"]
+    got = [executable.run(call) for call in _calls(golden)]
+    for name in reference:
+        rows = [outputs.get(name) for outputs in got]
+        if any(row is None for row in rows):
+            return f"output '{name}' is missing"
+        outputs = np.stack([row for row in rows if row is not None])
+        if outputs.shape != reference[name].shape:
+            return f"output '{name}' has shape {outputs.shape[1:]}: expected {reference[name].shape[1:]}"
+        if not np.isfinite(outputs[np.isfinite(reference[name])]).all():
+            return f"output '{name}' has NaN or infinite values"
+        error = relative_error(own[name], outputs)
+        if error > tolerance and not _close(reference[name], own[name], outputs):
+            return f"output '{name}' differs from the golden one: relative error {error:.2e}, at most {tolerance:.0e}"
+    return None
+
+
+def _calls(golden: GoldenVectors) -> list[dict[str, Array]]:
+    count = len(next(iter(golden.inputs.values())))
+    return [{name: array[index] for name, array in golden.inputs.items()} for index in range(count)]
+
+
+def _close(reference: Array, own: Array, outputs: Array) -> bool:
+    allowed = min(_sqnr_db(reference, own) - _ALLOWED_LOSS_DB, _ENOUGH_DB)
+    return _sqnr_db(reference, outputs) >= allowed
+
+
+def _sqnr_db(reference: Array, other: Array) -> float:
+    x, y = reference.astype(np.float64), other.astype(np.float64)
+    return sqnr_db(float(np.square(x).sum()), float(np.square(x - y).sum()))

@@ -1,0 +1,57 @@
+"""The plan: what was measured to be best on a kind of device, and what to fall back to."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+Objective = Literal["latency", "throughput", "memory"]
+
+
+class PlanEntry(BaseModel):
+    """One way to run a package, with its numbers.
+
+    Attributes:
+        compute: arithmetic of float nodes (``exact``, ``bf16``, ``fp16``).
+        p50_ms: of one call with ``batch`` rows.
+        throughput_per_s: rows a second.
+        memory_bytes: what loading and running adds to a process; None where it was not measured.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    engine: str
+    device: str
+    variant: str
+    precision: str
+    compute: str
+    threads: int = Field(ge=0)
+    batch: int = Field(ge=1)
+    p50_ms: float
+    p95_ms: float
+    throughput_per_s: float
+    memory_bytes: int | None = None
+
+    @property
+    def name(self) -> str:
+        """Short name such as ``openvino/CPU/int8/t2/b1``."""
+        compute = "" if self.compute == "exact" else f"+{self.compute}"
+        return f"{self.engine}/{self.device}/{self.variant}{compute}/t{self.threads}/b{self.batch}"
+
+
+class Plan(BaseModel):
+    """The winner and ranked fallbacks for one kind of device.
+
+    Attributes:
+        machine: the processor, in words.
+        engine_versions: of the engines that were measured; another version makes the plan stale.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    objective: Objective
+    machine: str
+    engine_versions: dict[str, str]
+    winner: PlanEntry
+    fallbacks: tuple[PlanEntry, ...]

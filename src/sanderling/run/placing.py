@@ -1,0 +1,135 @@
+"""Where a package runs: the plan of this kind of device, or the default; and whether that keeps a requirement."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from sanderling.core.errors import NotMetError, OptionError
+from sanderling.core.files import cache_folder
+from sanderling.core.machine import describe_machine, fingerprint
+from sanderling.core.progress import Event
+from sanderling.model.manifest import Variant
+from sanderling.model.package import Package
+from sanderling.model.plan import PlanEntry
+from sanderling.run.engines import engine_names, known_engine
+from sanderling.run.engines.base import Compute, DeviceKind, EngineOptions, Placement
+
+_REQUIREMENT = re.compile(r"^(?P<kind>cpu|gpu|npu)(=(?P<share>\d+(\.\d+)?)%)?$")
+_NAMED_NODES = 5
+
+
+@dataclass(frozen=True)
+class Place:
+    """An engine, a variant and how to load it.
+
+    Attributes:
+        entry: of the plan that this comes from; None for the default.
+        event: why the plan was not followed, when there is one.
+    """
+
+    engine: str
+    variant: Variant
+    options: EngineOptions
+    entry: PlanEntry | None = None
+    event: Event | None = None
+
+
+@dataclass(frozen=True)
+class Requirement:
+    """The least share of nodes that must run on a kind of hardware."""
+
+    kind: DeviceKind
+    share: float
+
+
+def choose_place(package: Package, *, variant: str | None, threads: int, lean: bool) -> Place:
+    """Follow the package's plan for this kind of device, as far as it was measured with the engines that are here.
+
+    A variant that is asked for takes the plan's best entry of that variant. Without a plan that holds, the first
+    engine of the variant runs it, and the event says why.
+    """
+    default = package.variant(variant)
+    plain = Place(default.engines[0], default, EngineOptions(threads=threads, lean=lean))
+    plan = package.manifest.plans.get(fingerprint(describe_machine()))
+    if plan is None:
+        return plain
+    stale: list[str] = []
+    for entry in (plan.winner, *plan.fallbacks):
+        if variant is not None and entry.variant != variant:
+            continue
+        have = _version(entry.engine)
+        wanted = plan.engine_versions.get(entry.engine, "")
+        if have == wanted:
+            event = _event(package, stale, entry.name) if stale else None
+            return Place(
+                entry.engine,
+                package.variant(entry.variant),
+                _options(package, entry, threads, lean, have),
+                entry,
+                event,
+            )
+        stale.append(f"{entry.name} was measured with {entry.engine} {wanted}, here is {have or 'none'}")
+    event = _event(package, stale, plain.engine) if stale else None
+    return Place(plain.engine, plain.variant, plain.options, None, event)
+
+
+def parse_requirement(text: str) -> Requirement:
+    """Read ``npu``, or ``npu=95%``.
+
+    Raises:
+        OptionError: another form, or more than 100 %.
+    """
+    match = _REQUIREMENT.match(text.strip().lower())
+    share = float(match["share"] or 100) if match else 101.0
+    if match is None or share > 100:
+        raise OptionError(
+            f"--require '{text}' has the wrong form: expected cpu, gpu or npu with a share, as in npu=95%"
+        )
+    return Requirement(DeviceKind(match["kind"]), share / 100)
+
+
+def check_placement(placement: Placement, requirement: Requirement) -> None:
+    """Check where a loaded graph runs.
+
+    Raises:
+        NotMetError: less than the required share runs on that kind of hardware; nodes that fell back are named.
+    """
+    share = placement.kinds.get(requirement.kind, 0.0)
+    if share + 1e-9 >= requirement.share:
+        return
+    where = ", ".join(f"{kind} {100 * part:.0f} %" for kind, part in sorted(placement.kinds.items()))
+    nodes = ", ".join(placement.fell_back[:_NAMED_NODES])
+    more = f" and {len(placement.fell_back) - _NAMED_NODES} more" if placement.fell_back[_NAMED_NODES:] else ""
+    fell_back = f"; fell back: {nodes}{more}" if nodes else ""
+    required = f"{100 * requirement.share:g} % are required"
+    raise NotMetError(f"{100 * share:.0f} % of the nodes run on {requirement.kind}, {required}: {where}{fell_back}")
+
+
+def compiled_cache(package: Package, entry: PlanEntry, version: str) -> Path:
+    """Folder for what an engine compiles: another model, engine version, option or machine is another folder."""
+    digest = package.manifest.files[package.variant(entry.variant).file].sha256
+    parts = [digest, entry.name, version, fingerprint(describe_machine())]
+    return cache_folder() / "compiled" / hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
+
+
+def _options(package: Package, entry: PlanEntry, threads: int, lean: bool, version: str) -> EngineOptions:
+    return EngineOptions(
+        device=entry.device,
+        threads=threads or entry.threads,
+        compute=Compute(entry.compute),
+        lean=lean,
+        cache=compiled_cache(package, entry, version),
+    )
+
+
+def _event(package: Package, stale: list[str], taken: str) -> Event:
+    reason = f"{'; '.join(stale)}; {taken} runs instead; measure again with sanderling tune"
+    return Event(kind="plan-stale", subject=package.manifest.name, reason=reason)
+
+
+def _version(engine: str) -> str:
+    return known_engine(engine).availability().version if engine in engine_names() else ""

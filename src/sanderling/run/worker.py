@@ -1,0 +1,116 @@
+"""A process of its own for an engine: `python -m sanderling.run.worker`.
+
+It serves one parent over standard input and output. A native crash, a hang or leaked memory of an engine stays here; an
+engine whose package needs other versions of NumPy or ONNX runs in the Python of its own environment.
+"""
+
+from __future__ import annotations
+
+import os
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from sanderling.core.errors import SanderlingError
+from sanderling.core.tensor import Array
+from sanderling.run import wire
+from sanderling.run.engines import engine
+from sanderling.run.engines.base import Compute, EngineOptions, Executable, Optimization
+
+
+def serve(source: int, sink: int) -> None:
+    """Answer messages until the parent is gone."""
+    loaded: dict[int, Executable] = {}
+    while True:
+        try:
+            header, arrays = wire.receive(source)
+        except wire.Closed:
+            return
+        try:
+            answer, outputs = _answer(header, arrays, loaded)
+        except SanderlingError as error:
+            answer, outputs = {"error": type(error).__name__, "message": str(error)}, {}
+        except Exception as error:  # noqa: BLE001 - whatever an engine raises must reach the parent
+            answer, outputs = {"error": "EngineError", "message": f"{type(error).__name__}: {error}"}, {}
+        wire.send(sink, answer, outputs)
+
+
+def _answer(
+    header: dict[str, Any], arrays: dict[str, Array], loaded: dict[int, Executable]
+) -> tuple[dict[str, Any], dict[str, Array]]:
+    command, key = header["command"], int(header["key"])
+    if command == "load":
+        loaded[key] = engine(header["engine"]).load(Path(header["model"]), options_from(header["options"]))
+        return _described(loaded[key]), {}
+    if command == "run":
+        return {}, loaded[key].run(arrays)
+    if command == "time":
+        return {"samples_ms": _timed(loaded[key], arrays, header)}, {}
+    if command == "close":
+        loaded.pop(key).close()
+        return {}, {}
+    raise ValueError(f"unknown command '{command}'")
+
+
+def _described(executable: Executable) -> dict[str, Any]:
+    placement = executable.placement
+    return {
+        "inputs": [spec.model_dump() for spec in executable.inputs],
+        "outputs": [spec.model_dump() for spec in executable.outputs],
+        "placement": {
+            "device": placement.device,
+            "kinds": placement.kinds,
+            "fell_back": placement.fell_back,
+            "detail": placement.detail,
+        },
+    }
+
+
+def _timed(executable: Executable, feeds: dict[str, Array], header: dict[str, Any]) -> list[float]:
+    """Time calls inside this process, so that the pipe is not measured."""
+    import time
+
+    call = partial(executable.run, feeds)
+    for _ in range(int(header["warmup"])):
+        call()
+    samples = []
+    for _ in range(int(header["repeats"])):
+        start = time.perf_counter()
+        call()
+        samples.append((time.perf_counter() - start) * 1e3)
+    return samples
+
+
+def options_to(options: EngineOptions) -> dict[str, Any]:
+    """Options as JSON values."""
+    return {
+        "device": options.device,
+        "threads": options.threads,
+        "optimization": options.optimization,
+        "compute": options.compute,
+        "lean": options.lean,
+        "cache": str(options.cache) if options.cache else None,
+    }
+
+
+def options_from(value: dict[str, Any]) -> EngineOptions:
+    """Options from JSON values."""
+    return EngineOptions(
+        device=value["device"],
+        threads=value["threads"],
+        optimization=Optimization(value["optimization"]),
+        compute=Compute(value["compute"]),
+        lean=value["lean"],
+        cache=Path(value["cache"]) if value["cache"] else None,
+    )
+
+
+def main() -> None:
+    """Serve the parent; what libraries print goes to standard error instead of into the messages."""
+    sink = os.dup(1)
+    os.dup2(2, 1)
+    serve(0, sink)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,113 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sanderling.api import build, load, tune, verify
+from sanderling.core.errors import NotMetError, OptionError
+from sanderling.model.package import Package, write_manifest
+from tests.models import conv_classifier, random_arrays, save
+
+SANDERLING = str(Path(sys.executable).with_name("sanderling"))
+
+
+@pytest.fixture
+def package(tmp_path):
+    np.savez(tmp_path / "data.npz", **random_arrays({"image": (40, 3, 8, 8)}))
+    model = save(conv_classifier(), tmp_path / "model.onnx")
+    calibration = {"calibration": tmp_path / "data.npz", "budget": "agreement=100"}
+    return build(model, tmp_path / "model.sdl", repeats=2, **calibration).path
+
+
+def test_plan_is_written_and_followed(package):
+    result = tune(package, seconds=1, engines=["onnxruntime"])
+    assert result.plan.winner.engine == "onnxruntime"
+    assert {candidate.status for candidate in result.candidates} <= {"won", "lost", "excluded"}
+    assert sum(candidate.status == "won" for candidate in result.candidates) == 1
+    assert all(candidate.reason for candidate in result.candidates)
+    assert Package.open(package).manifest.plans[result.fingerprint] == result.plan
+    with load(package) as session:
+        assert session.plan_entry == result.plan.winner
+        assert session.events == []
+    assert any(check.name.startswith("plan, onnxruntime") for check in verify(package).checks)
+
+
+def test_throughput_compares_batches_and_memory_compares_memory(package):
+    throughput = tune(package, seconds=1, engines=["onnxruntime"], objective="throughput")
+    assert throughput.plan.winner.batch > 1
+    memory = tune(package, seconds=1, engines=["onnxruntime"], objective="memory")
+    assert memory.plan.winner.memory_bytes is not None
+
+
+def test_every_installed_engine_takes_part_or_says_why_not(package):
+    result = tune(package, seconds=1)
+    engines = {candidate.name.split("/")[0] for candidate in result.candidates}
+    assert "onnxruntime" in engines
+    for candidate in result.candidates:
+        assert candidate.status != "excluded" or candidate.reason
+
+
+def test_variant_with_other_outputs_than_golden_never_wins(package):
+    opened = Package.open(package)
+    manifest = opened.manifest
+    other = save(conv_classifier(seed=9), package / "model.int8.onnx")
+    from sanderling.model.package import file_entries
+
+    write_manifest(package, manifest.model_copy(update={"files": file_entries(package)}))
+    assert other.is_file()
+    result = tune(package, seconds=1, engines=["onnxruntime"])
+    assert result.plan.winner.variant != "int8"
+    reasons = [candidate.reason for candidate in result.candidates if "/int8/" in candidate.name]
+    assert reasons
+    assert all("differs from the golden one" in reason for reason in reasons)
+
+
+def test_nothing_that_computes_what_the_package_says_is_an_answer_of_no(package):
+    manifest = Package.open(package).manifest
+    for variant in manifest.variants:
+        save(conv_classifier(seed=9), package / variant.file)
+    from sanderling.model.package import file_entries
+
+    write_manifest(package, manifest.model_copy(update={"files": file_entries(package)}))
+    before = (package / "manifest.json").read_bytes()
+    with pytest.raises(NotMetError, match=r"nothing runs package model\.sdl here as it says"):
+        tune(package, seconds=1, engines=["onnxruntime"])
+    assert (package / "manifest.json").read_bytes() == before
+
+
+def test_zip_is_tuned_too(tmp_path, monkeypatch):
+    monkeypatch.setenv("SANDERLING_CACHE", str(tmp_path / "cache"))
+    np.savez(tmp_path / "more.npz", **random_arrays({"image": (40, 3, 8, 8)}))
+    model = save(conv_classifier(), tmp_path / "again.onnx")
+    zipped = build(model, tmp_path / "model.sdl.zip", calibration=tmp_path / "more.npz", repeats=2).path
+    result = tune(zipped, seconds=0.5, engines=["onnxruntime"])
+    with load(zipped) as session:
+        assert session.plan_entry == result.plan.winner
+
+
+def test_unknown_engine_and_time_are_refused(package):
+    with pytest.raises(OptionError, match=r"unknown engine 'abacus': available are .*onnxruntime"):
+        tune(package, engines=["abacus"])
+    with pytest.raises(OptionError, match="greater than 0"):
+        tune(package, seconds=0)
+
+
+def test_command_prints_the_plan_and_every_candidate_as_one_object(package):
+    command = [SANDERLING, "tune", str(package), "--seconds", "1", "--engine", "onnxruntime", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    value = json.loads(done.stdout)
+    assert {"engine", "device", "precision", "threads", "batch", "p50_ms"} <= value["plan"].keys()
+    assert all(candidate["status"] and candidate["reason"] for candidate in value["candidates"])
+
+
+def test_bisect_command_answers_no_where_an_engine_diverges(package):
+    command = [SANDERLING, "bisect", str(package), "--variant", "fp32", "--json", "--engine"]
+    good = subprocess.run([*command, "onnxruntime"], capture_output=True, text=True, check=False)
+    assert (good.returncode, json.loads(good.stdout)["node"]) == (0, None)
+    bad = subprocess.run([*command, "null"], capture_output=True, text=True, check=False)
+    assert (bad.returncode, json.loads(bad.stdout)["op_type"]) == (1, "Conv")
