@@ -14,9 +14,9 @@ from sanderling.core.errors import EngineError, NotMetError, OptionError, Sander
 from sanderling.core.machine import Machine, describe_machine, fingerprint
 from sanderling.core.progress import Event, Progress, Silent
 from sanderling.core.statistics import percentiles
+from sanderling.measure.golden import wrong_outputs
 from sanderling.measure.memory import session_memory_bytes
 from sanderling.measure.tune.candidates import Candidate, Excluded, list_candidates
-from sanderling.measure.tune.check import wrong_outputs
 from sanderling.measure.tune.race import Runner, race
 from sanderling.measure.tune.stable import Stable
 from sanderling.model.package import Package, rewrite_manifest

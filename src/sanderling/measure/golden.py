@@ -1,4 +1,4 @@
-"""Whether a candidate computes what the package says: its outputs for the golden vectors."""
+"""Whether an engine computes what a package says: its outputs for the golden vectors."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _ENOUGH_DB = 40.0
 def wrong_outputs(executable: Executable, golden: GoldenVectors, variant: str, tolerance: float) -> str | None:
     """Say what is wrong with the outputs, or None.
 
-    A candidate passes when it repeats the variant's own golden outputs within their tolerance. Engines round INT8 and
-    BF16 differently, so it also passes when it is as close to FP32's outputs as that variant was when it was built,
-    less 3 dB, or as 40 dB.
+    They are right when they repeat the variant's own golden outputs within their tolerance. Engines, processors and
+    levels of optimisation round INT8 and BF16 differently, so they are right as well when they are as close to FP32's
+    outputs as that variant was when it was built, less 3 dB, or as 40 dB.
     """
     own, reference = golden.outputs[variant], golden.outputs["fp32"]
     got = [executable.run(call) for call in _calls(golden)]

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sanderling.measure.tune.check import wrong_outputs
+from sanderling.measure.golden import wrong_outputs
 from sanderling.model.package import GoldenVectors
 
 INPUTS = {"x": np.arange(6, dtype=np.float32).reshape(2, 1, 3)}
