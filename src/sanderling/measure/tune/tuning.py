@@ -24,8 +24,7 @@ from sanderling.model.plan import Objective, Plan, PlanEntry
 from sanderling.run.devices import EngineState, list_engines
 
 _FALLBACKS = 3
-_CHECK_TIMEOUT_S = 60.0
-_TIMING_TIMEOUT_S = 120.0
+_LEAST_SECONDS = 20.0
 
 
 class CandidateResult(BaseModel):
@@ -118,7 +117,8 @@ def tune(
         if not checked:
             reasons = "; ".join(f"{entry.name}: {entry.reason}" for entry in [*excluded, *wrong])
             raise NotMetError(f"nothing runs package {package.path.name} here as it says: {reasons}")
-        ranked = race(checked, stable.time, seconds=seconds, progress=progress)
+        least = min(_LEAST_SECONDS, seconds / 3)
+        ranked = race(checked, stable.time, seconds=seconds, least_seconds=least, progress=progress)
     if objective == "memory":
         ranked = _by_memory(package, ranked, progress)
     machine = describe_machine()
