@@ -111,3 +111,17 @@ def test_bisect_command_answers_no_where_an_engine_diverges(package):
     assert (good.returncode, json.loads(good.stdout)["node"]) == (0, None)
     bad = subprocess.run([*command, "null"], capture_output=True, text=True, check=False)
     assert (bad.returncode, json.loads(bad.stdout)["op_type"]) == (1, "Conv")
+
+
+def test_build_command_tunes_what_it_built_and_prints_both_as_one_object(tmp_path):
+    np.savez(tmp_path / "data.npz", **random_arrays({"image": (40, 3, 8, 8)}))
+    model = save(conv_classifier(), tmp_path / "model.onnx")
+    package = tmp_path / "model.sdl"
+    command = [SANDERLING, "build", str(model), "-o", str(package), "--calibration", str(tmp_path / "data.npz")]
+    done = subprocess.run(
+        [*command, "--repeats", "2", "--tune", "1", "--json"], capture_output=True, text=True, check=True
+    )
+    value = json.loads(done.stdout)
+    assert (value["package"], bool(value["chosen"])) == (str(package), True)
+    assert value["plan"]["engine"]
+    assert Package.open(package).manifest.plans

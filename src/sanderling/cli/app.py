@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from sanderling.cli.output import ANSWER_IS_NO, print_result, reporting_errors
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 app = typer.Typer(
     name="sanderling",
@@ -83,11 +86,16 @@ def build(
     threads: Threads = 0,
     repeats: Annotated[int, typer.Option(min=1, help="Timed calls of each variant.")] = 100,
     seed: Annotated[int, typer.Option(min=0, help="Of everything random.")] = 0,
+    tune_seconds: Annotated[
+        float,
+        typer.Option("--tune", min=0, metavar="SECONDS", help="Then choose engine, threads and variant by a race."),
+    ] = 0.0,
     as_json: Json = False,
 ) -> None:
     """Build a verified package: export, simplify, quantise, measure, choose, report."""
     with reporting_errors(as_json=as_json):
         from sanderling.api import build as run_build
+        from sanderling.api import tune as run_tune
         from sanderling.cli.progress import RichProgress
         from sanderling.core.json_text import json_object
 
@@ -113,7 +121,14 @@ def build(
                 seed=seed,
                 progress=progress,
             )
-        print_result(result.summary(), as_json=as_json, show=lambda console: _present().build_result(console, result))
+            tuned = run_tune(result.path, seconds=tune_seconds, progress=progress) if tune_seconds else None
+
+        def show(console: Console) -> None:
+            _present().build_result(console, result)
+            if tuned is not None:
+                _present().tune_result(console, tuned)
+
+        print_result({**(tuned.summary() if tuned else {}), **result.summary()}, as_json=as_json, show=show)
         if budget is not None and result.budget_missed:
             raise typer.Exit(ANSWER_IS_NO)
 
