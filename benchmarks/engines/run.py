@@ -34,6 +34,7 @@ from sanderling.run.session import load
 RESULTS = Path(__file__).with_name("results.json")
 _PASSES, _REPEATS = 25, 4
 _OVERHEAD_CALLS = 3000
+_LOADS = 7
 
 
 def main() -> None:
@@ -85,7 +86,27 @@ def measure(name: str, package: Path) -> dict[str, Any]:
             candidate: {**percentiles(values), "repeats": len(values)} for candidate, values in samples.items()
         },
         "excluded": {c.name: c.reason for c in result.candidates if c.status == "excluded"},
+        "cold_start_ms": cold_start(package, candidates),
     }
+
+
+def cold_start(package: Path, candidates: list[Candidate]) -> dict[str, dict[str, float]]:
+    """Median milliseconds of loading, without a cache and with a warm one, by engine and variant that uses one."""
+    opened = Package.open(package)
+    found = {}
+    for name, variant in sorted({(c.engine, c.variant) for c in candidates if c.engine != "onnxruntime"}):
+        model = opened.file(opened.variant(variant).file)
+        with tempfile.TemporaryDirectory() as folder:
+            plain, cached = EngineOptions(threads=1), EngineOptions(threads=1, cache=Path(folder))
+            engine(name).load(model, cached).close()
+            samples: dict[str, list[float]] = {"uncached": [], "cached": []}
+            for _ in range(_LOADS):
+                for kind, options in (("uncached", plain), ("cached", cached)):
+                    start = time.perf_counter()
+                    engine(name).load(model, options).close()
+                    samples[kind].append((time.perf_counter() - start) * 1e3)
+        found[f"{name}/{variant}"] = {kind: float(np.median(values)) for kind, values in samples.items()}
+    return found
 
 
 def session_overhead(package: Path) -> dict[str, float]:

@@ -57,10 +57,27 @@ def render(results: dict[str, Any]) -> str:
         _NOTE,
         markdown(head, rows),
         summary,
+        "## Cold start: loading without a cache and with a warm one, one thread",
+        markdown(["engine and variant", *(model["name"] for model in results["models"])], _cold(results["models"])),
         "## All candidates, median of a call",
         markdown(["candidate", *(model["name"] for model in results["models"])], _all(results["models"])),
     ]
     return "\n\n".join(parts) + "\n"
+
+
+def _cold(models: list[dict[str, Any]]) -> list[list[str]]:
+    rows = []
+    for name in sorted({name for model in models for name in model["cold_start_ms"]}):
+        cells = []
+        for model in models:
+            load = model["cold_start_ms"].get(name)
+            cells.append(
+                f"{load['uncached']:.0f} → {load['cached']:.0f} ms ({load['cached'] / load['uncached']:.2f}×)"
+                if load
+                else ""
+            )
+        rows.append([f"`{name}`", *cells])
+    return rows
 
 
 def _all(models: list[dict[str, Any]]) -> list[list[str]]:
