@@ -51,7 +51,7 @@ def main() -> None:
     value = {
         "command": "python -m benchmarks.engines.run",
         "machine": describe_machine().model_dump(),
-        "fingerprint": fingerprint(describe_machine()),
+        "fingerprint": fingerprint(),
         "exhaustive": {"passes": _PASSES, "repeats_a_pass": _REPEATS},
         "models": models,
         "session_overhead_us": overhead,

@@ -45,9 +45,10 @@ def describe_machine() -> Machine:
     )
 
 
-def fingerprint(machine: Machine) -> str:
-    """Name of a kind of device: measurements carry over between machines of one fingerprint."""
-    parts = (machine.architecture, machine.processor, str(machine.cores), *machine.cpu_features)
+def fingerprint() -> str:
+    """Name of this kind of device: measurements carry over between machines of one fingerprint."""
+    model, features = _processor()
+    parts = (platform.machine(), model, str(usable_cores()), *features)
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
 
 

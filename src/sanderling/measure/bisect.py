@@ -15,8 +15,6 @@ from sanderling.model.package import Package
 from sanderling.run.engines import engine
 from sanderling.run.engines.base import EngineOptions, Optimization
 
-DEFAULT_TOLERANCE = {"fp32": 1e-4, "fp16": 1e-2, "int8": 5e-2}
-
 
 class Bisection(BaseModel):
     """Where two engines part.
@@ -58,7 +56,7 @@ def bisect(
         path: the package.
         engine_name: the engine that is looked at.
         variant: id; the chosen one by default.
-        tolerance: of the relative error; by the variant's precision by default.
+        tolerance: of the relative error; the variant's golden tolerance by default.
         progress: told about each step.
 
     Raises:
@@ -68,13 +66,12 @@ def bisect(
     progress = progress or Silent()
     package = Package.open(path)
     chosen = package.variant(variant)
-    allowed = DEFAULT_TOLERANCE[chosen.precision] if tolerance is None else tolerance
+    allowed = package.manifest.golden.tolerance[chosen.id] if tolerance is None else tolerance
     model = onnx.shape_inference.infer_shapes(read_graph(package.file(chosen.file)))
     produced = {name: node for node in model.graph.node for name in node.output}
     names = [name for name in float_tensors(model) if name in produced]
     data = with_outputs(model, names).SerializeToString()
-    golden = package.golden()
-    feeds = {name: array[0] for name, array in golden.inputs.items()}
+    feeds = package.golden().call(0)
     progress.stage(f"run {len(names)} tensors on both engines")
     expected = _run(data, "onnxruntime", feeds, Optimization.NONE)
     got = _run(data, engine_name, feeds, Optimization.ALL)

@@ -10,7 +10,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict
 
 from sanderling.core.errors import DataError, EngineError, ModelError, SanderlingError
-from sanderling.core.machine import describe_machine, fingerprint
+from sanderling.core.machine import fingerprint
 from sanderling.core.progress import Progress, Silent
 from sanderling.measure.accuracy import (
     Metric,
@@ -156,7 +156,7 @@ def _accuracy(
 
 def _plan_checks(package: Package, progress: Progress) -> list[Check]:
     """Measure the stored plan of this kind of device again, its winner against its fallbacks in turn."""
-    plan = package.manifest.plans.get(fingerprint(describe_machine()))
+    plan = package.manifest.plans.get(fingerprint())
     if plan is None:
         return []
     progress.stage("measure the plan again")

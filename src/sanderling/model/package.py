@@ -119,6 +119,13 @@ class GoldenVectors:
     inputs: dict[str, Array]
     outputs: dict[str, dict[str, Array]]
 
+    def __len__(self) -> int:
+        return len(next(iter(self.inputs.values())))
+
+    def call(self, index: int) -> dict[str, Array]:
+        """Feeds of one call."""
+        return {name: array[index] for name, array in self.inputs.items()}
+
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, Array], golden: Golden) -> GoldenVectors:
         """Sort the arrays of the file into inputs and outputs by their names."""

@@ -9,6 +9,12 @@ from pydantic import BaseModel, ConfigDict, Field
 Objective = Literal["latency", "throughput", "memory"]
 
 
+def short_name(engine: str, device: str, variant: str, compute: str, threads: int, batch: int) -> str:
+    """Name of one way to run a package, such as ``openvino/cpu/int8/t2/b1`` or ``openvino/cpu/fp32+bf16/t1/b1``."""
+    arithmetic = "" if compute == "exact" else f"+{compute}"
+    return f"{engine}/{device}/{variant}{arithmetic}/t{threads}/b{batch}"
+
+
 class PlanEntry(BaseModel):
     """One way to run a package, with its numbers.
 
@@ -35,9 +41,8 @@ class PlanEntry(BaseModel):
 
     @property
     def name(self) -> str:
-        """Short name such as ``openvino/CPU/int8/t2/b1``."""
-        compute = "" if self.compute == "exact" else f"+{self.compute}"
-        return f"{self.engine}/{self.device}/{self.variant}{compute}/t{self.threads}/b{self.batch}"
+        """Short name, see ``short_name``."""
+        return short_name(self.engine, self.device, self.variant, self.compute, self.threads, self.batch)
 
 
 class Plan(BaseModel):

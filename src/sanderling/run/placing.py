@@ -10,7 +10,7 @@ from pathlib import Path
 
 from sanderling.core.errors import NotMetError, OptionError
 from sanderling.core.files import cache_folder
-from sanderling.core.machine import describe_machine, fingerprint
+from sanderling.core.machine import fingerprint
 from sanderling.core.progress import Event
 from sanderling.model.manifest import Variant
 from sanderling.model.package import Package
@@ -54,7 +54,8 @@ def choose_place(package: Package, *, variant: str | None, threads: int, lean: b
     """
     default = package.variant(variant)
     plain = Place(default.engines[0], default, EngineOptions(threads=threads, lean=lean))
-    plan = package.manifest.plans.get(fingerprint(describe_machine()))
+    own = fingerprint()
+    plan = package.manifest.plans.get(own)
     if plan is None:
         return plain
     stale: list[str] = []
@@ -68,7 +69,7 @@ def choose_place(package: Package, *, variant: str | None, threads: int, lean: b
             return Place(
                 entry.engine,
                 package.variant(entry.variant),
-                _options(package, entry, threads, lean, have),
+                _options(entry, threads, lean, compiled_cache(package, entry, have, own)),
                 entry,
                 event,
             )
@@ -109,20 +110,20 @@ def check_placement(placement: Placement, requirement: Requirement) -> None:
     raise NotMetError(f"{100 * share:.0f} % of the nodes run on {requirement.kind}, {required}: {where}{fell_back}")
 
 
-def compiled_cache(package: Package, entry: PlanEntry, version: str) -> Path:
-    """Folder for what an engine compiles: another model, engine version, option or machine is another folder."""
+def compiled_cache(package: Package, entry: PlanEntry, version: str, device: str) -> Path:
+    """Folder for what an engine compiles: another model, engine version, option or kind of device is another folder."""
     digest = package.manifest.files[package.variant(entry.variant).file].sha256
-    parts = [digest, entry.name, version, fingerprint(describe_machine())]
+    parts = [digest, entry.name, version, device]
     return cache_folder() / "compiled" / hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
 
 
-def _options(package: Package, entry: PlanEntry, threads: int, lean: bool, version: str) -> EngineOptions:
+def _options(entry: PlanEntry, threads: int, lean: bool, cache: Path) -> EngineOptions:
     return EngineOptions(
         device=entry.device,
         threads=threads or entry.threads,
         compute=Compute(entry.compute),
         lean=lean,
-        cache=compiled_cache(package, entry, version),
+        cache=cache,
     )
 
 

@@ -54,3 +54,16 @@ def test_output_that_is_not_finite_is_wrong(bad):
 def test_other_shape_and_missing_output_are_wrong():
     assert "has shape (1, 2): expected (1, 3)" in verdict("fp32", FP32[:, :, :2])
     assert "'y' is missing" in verdict("fp32", FP32, name="z")
+
+
+def test_mask_of_minus_infinity_must_be_there_again_and_hides_nothing_else():
+    masked = FP32.copy()
+    masked[:, 0, 0] = -np.inf
+    golden = GoldenVectors(INPUTS, {"fp32": {"y": masked}, "int8": {"y": masked + np.float32(0.1)}})
+
+    def judge(array: np.ndarray) -> str | None:
+        return wrong_outputs(Answering([{"y": row} for row in array]), golden, "int8", 1e-4)
+
+    assert judge(masked - np.float32(0.1)) is None
+    assert "differs from the golden one" in judge(masked + 5)
+    assert judge(np.where(np.isinf(masked), np.float32(-100), masked)) is not None

@@ -7,7 +7,7 @@ import pytest
 
 from sanderling.api import build, load
 from sanderling.core.errors import NotMetError, OptionError
-from sanderling.core.machine import describe_machine, fingerprint
+from sanderling.core.machine import fingerprint
 from sanderling.model.package import Package, rewrite_manifest
 from sanderling.model.plan import Plan, PlanEntry
 from sanderling.run.engines.base import DeviceKind, Placement
@@ -52,7 +52,7 @@ def built(tmp_path_factory):
 
 def place_with(built, plan: Plan | None, **asked):
     package = Package.open(built)
-    plans = {} if plan is None else {fingerprint(describe_machine()): plan}
+    plans = {} if plan is None else {fingerprint(): plan}
     manifest = package.manifest.model_copy(update={"plans": plans})
     return choose_place(Package(package.path, manifest), **{"variant": None, "threads": 0, "lean": False, **asked})
 
@@ -102,17 +102,18 @@ def test_plan_that_is_stale_as_a_whole_leaves_the_default_and_is_told(built):
 def test_cache_folder_changes_with_version_and_options(built):
     package = Package.open(built)
     folders = {
-        compiled_cache(package, entry(threads=1), "1"),
-        compiled_cache(package, entry(threads=2), "1"),
-        compiled_cache(package, entry(threads=1), "2"),
-        compiled_cache(package, entry(variant="fp32"), "1"),
+        compiled_cache(package, entry(threads=1), "1", "here"),
+        compiled_cache(package, entry(threads=2), "1", "here"),
+        compiled_cache(package, entry(threads=1), "2", "here"),
+        compiled_cache(package, entry(variant="fp32"), "1", "here"),
+        compiled_cache(package, entry(threads=1), "1", "elsewhere"),
     }
-    assert len(folders) == 4
+    assert len(folders) == 5
 
 
 def test_plan_in_the_package_is_used_by_load(built):
     package = Package.open(built)
-    plans = {fingerprint(describe_machine()): plan_of(entry(variant="fp32"))}
+    plans = {fingerprint(): plan_of(entry(variant="fp32"))}
     rewrite_manifest(package, package.manifest.model_copy(update={"plans": plans}), built)
     with load(built) as session:
         assert session.plan_entry == entry(variant="fp32")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from sanderling.core.machine import usable_cores
 from sanderling.model.manifest import Manifest, Variant
-from sanderling.model.plan import Objective
+from sanderling.model.plan import Objective, short_name
 from sanderling.run.devices import EngineState
 from sanderling.run.engines.base import Compute, DeviceInfo, EngineOptions, Fidelity
 
@@ -28,9 +28,8 @@ class Candidate:
 
     @property
     def name(self) -> str:
-        """Short name such as ``openvino/CPU/int8/t2/b1``."""
-        compute = "" if self.compute == Compute.EXACT else f"+{self.compute}"
-        return f"{self.engine}/{self.device}/{self.variant}{compute}/t{self.threads}/b{self.batch}"
+        """Short name, as the plan's entry has it."""
+        return short_name(self.engine, self.device, self.variant, self.compute, self.threads, self.batch)
 
     @property
     def options(self) -> EngineOptions:
@@ -69,7 +68,10 @@ def list_candidates(
             excluded.append(Excluded(state.name, f"the engine is not installed: {state.availability.hint}"))
         for device in state.devices:
             for entry in _on_device(device, variants, batches):
-                (candidates if isinstance(entry, Candidate) else excluded).append(entry)  # type: ignore[arg-type]
+                if isinstance(entry, Candidate):
+                    candidates.append(entry)
+                else:
+                    excluded.append(entry)
     return candidates, excluded
 
 

@@ -40,19 +40,18 @@ class Stable:
 
     def time(self, candidate: Candidate, warmup: int, repeats: int) -> list[float]:
         """Milliseconds of some calls on golden inputs, ``candidate.batch`` rows each."""
-        feeds = self._feeds.setdefault(candidate.batch, batch_feeds(self._golden, candidate.batch))
-        executable = self.executable(candidate)
-        return executable.time(feeds, warmup=warmup, repeats=repeats, timeout_s=_TIMING_TIMEOUT_S)
+        if candidate.batch not in self._feeds:
+            self._feeds[candidate.batch] = batch_feeds(self._golden, candidate.batch)
+        feeds = self._feeds[candidate.batch]
+        return self.executable(candidate).time(feeds, warmup=warmup, repeats=repeats, timeout_s=_TIMING_TIMEOUT_S)
 
 
 def batch_feeds(golden: GoldenVectors, rows: int) -> Feeds:
     """Golden inputs as one call; more rows are the golden calls again and again along the first axis."""
     if rows == 1:
-        return {name: array[0] for name, array in golden.inputs.items()}
-    calls = len(next(iter(golden.inputs.values())))
-    return {
-        name: np.concatenate([array[index % calls] for index in range(rows)]) for name, array in golden.inputs.items()
-    }
+        return golden.call(0)
+    calls = [golden.call(index % len(golden)) for index in range(rows)]
+    return {name: np.concatenate([call[name] for call in calls]) for name in golden.inputs}
 
 
 def candidate_of(entry: PlanEntry) -> Candidate:

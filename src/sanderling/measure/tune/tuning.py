@@ -121,13 +121,13 @@ def tune(
         ranked = race(checked, stable.time, seconds=seconds, least_seconds=least, progress=progress)
     if objective == "memory":
         ranked = _by_memory(package, ranked, progress)
-    machine = describe_machine()
+    machine, own = describe_machine(), fingerprint()
     plan = _plan(ranked, objective, machine, states)
-    manifest = package.manifest.model_copy(update={"plans": {**package.manifest.plans, fingerprint(machine): plan}})
+    manifest = package.manifest.model_copy(update={"plans": {**package.manifest.plans, own: plan}})
     rewrite_manifest(package, manifest, Path(path))
     return TuneResult(
         package=package.path.name,
-        fingerprint=fingerprint(machine),
+        fingerprint=own,
         plan=plan,
         candidates=(*_results(ranked), *(_out(entry) for entry in [*wrong, *excluded])),
         seconds=round(time.monotonic() - start, 1),

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import time
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -86,3 +88,11 @@ def test_time_that_is_up_still_times_everyone_once():
     laboratory = Laboratory(dict.fromkeys(runners, 1.0))
     ranked = race(runners, laboratory.time, seconds=1e-9, progress=Silent())
     assert all(runner.samples_ms for runner in ranked)
+
+
+def test_race_of_two_lasts_the_least_time_even_when_it_is_clear():
+    runners = candidates(2)
+    laboratory = Laboratory({runners[0]: 1.0, runners[1]: 2.0})
+    start = time.monotonic()
+    race(runners, laboratory.time, seconds=60, least_seconds=0.3, progress=Silent())
+    assert 0.3 <= time.monotonic() - start < 10
