@@ -10,9 +10,9 @@ import onnx
 
 from sanderling.core.tensor import Array
 from sanderling.model.graph import initializer_array
+from sanderling.workshop.quantize.weights import QuantizedWeight, output_axis, round_to_nearest
 
 Means = Mapping[str, npt.NDArray[np.float64]]
-_LARGEST = 127
 
 
 def observed_inputs(model: onnx.ModelProto) -> list[str]:
@@ -28,21 +28,9 @@ def channel_mean(array: Array) -> npt.NDArray[np.float64]:
     return mean
 
 
-def round_weight(weight: npt.NDArray[np.float32], *, axis: int) -> npt.NDArray[np.float32]:
-    """The weight as int8 with one symmetric scale per channel would store it.
-
-    Args:
-        weight: float32, any shape.
-        axis: position of the output channels.
-    """
-    others = tuple(index for index in range(weight.ndim) if index != axis)
-    scale = np.abs(weight).max(axis=others, keepdims=True) / _LARGEST
-    scale = np.where(scale == 0, np.float32(1), scale)
-    rounded: npt.NDArray[np.float32] = (np.round(weight / scale) * scale).astype(np.float32)
-    return rounded
-
-
-def correct_biases(model: onnx.ModelProto, means: Means) -> onnx.ModelProto:
+def correct_biases(
+    model: onnx.ModelProto, means: Means, weights: Mapping[str, QuantizedWeight] | None = None
+) -> onnx.ModelProto:
     """Return the graph with biases that cancel the mean error of rounded weights.
 
     A convolution with weight error ΔW shifts its output's mean by ΔW·E[x]; that is subtracted from its bias.
@@ -51,39 +39,41 @@ def correct_biases(model: onnx.ModelProto, means: Means) -> onnx.ModelProto:
     Args:
         model: simplified FP32 graph; it is left alone.
         means: per tensor of ``observed_inputs``, its channel means on the calibration data, shape (C,).
+        weights: eight-bit weights by node; the others are rounded to nearest.
 
     Source: Nagel et al., "Data-Free Quantization through Weight Equalization and Bias Correction", ICCV 2019,
     equation 17.
     """
     corrected = onnx.ModelProto()
     corrected.CopyFrom(model)
-    weights = {tensor.name: tensor for tensor in corrected.graph.initializer}
+    tensors = {tensor.name: tensor for tensor in corrected.graph.initializer}
     uses = [name for node in corrected.graph.node for name in node.input]
     for node in corrected.graph.node:
-        if node.op_type not in ("Conv", "Gemm") or node.input[0] not in means or node.input[1] not in weights:
+        if node.op_type not in ("Conv", "Gemm") or node.input[0] not in means or node.input[1] not in tensors:
             continue
-        shift = _shift(node, initializer_array(weights[node.input[1]]), means[node.input[0]])
+        weight = initializer_array(tensors[node.input[1]])
+        rounded = (weights or {}).get(node.name) or round_to_nearest(weight, axis=output_axis(node, weight))
+        shift = _shift(node, rounded.dequantized().astype(np.float64) - weight, means[node.input[0]])
         if shift is not None:
-            _subtract(corrected.graph, node, weights, uses, shift)
+            _subtract(corrected.graph, node, tensors, uses, shift)
     return corrected
 
 
 def _shift(
-    node: onnx.NodeProto, weight: npt.NDArray[np.float32], mean: npt.NDArray[np.float64]
+    node: onnx.NodeProto, error: npt.NDArray[np.float64], mean: npt.NDArray[np.float64]
 ) -> npt.NDArray[np.float64] | None:
-    """Mean error of each output channel, shape (C_out,); None where the node is of another form."""
+    """Mean shift of each output channel by a weight's error, shape (C_out,); None where the node has another form."""
     attributes = {attribute.name: attribute for attribute in node.attribute}
     if node.op_type == "Gemm":
         if attributes.get("transA") and attributes["transA"].i:
             return None
         transposed = bool(attributes.get("transB") and attributes["transB"].i)
-        error = round_weight(weight, axis=0 if transposed else 1).astype(np.float64) - weight
         alpha = attributes["alpha"].f if "alpha" in attributes else 1.0
         product: npt.NDArray[np.float64] = alpha * (error @ mean if transposed else mean @ error)
         return product
     groups = attributes["group"].i if "group" in attributes else 1
-    error = (round_weight(weight, axis=0).astype(np.float64) - weight).reshape(*weight.shape[:2], -1).sum(axis=2)
-    grouped = error.reshape(groups, -1, error.shape[1])  # (groups, C_out / groups, C_in / groups)
+    summed = error.reshape(*error.shape[:2], -1).sum(axis=2)
+    grouped = summed.reshape(groups, -1, summed.shape[1])  # (groups, C_out / groups, C_in / groups)
     shift: npt.NDArray[np.float64] = np.einsum("goi,gi->go", grouped, mean.reshape(groups, -1)).reshape(-1)
     return shift
 

@@ -1,9 +1,9 @@
-"""Histograms and channel means of a graph's tensors over calibration data, in bounded memory."""
+"""Histograms, channel means and channel extremes of a graph's tensors over calibration data, in bounded memory."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +17,7 @@ from sanderling.model.graph import float_tensors, with_outputs
 from sanderling.run.engines import engine
 from sanderling.run.engines.base import EngineOptions, Executable, Optimization
 from sanderling.workshop.quantize.bias import channel_mean, observed_inputs
+from sanderling.workshop.quantize.equalization import scaled_tensors
 
 BINS = 2048
 
@@ -48,10 +49,12 @@ class Observation:
     Attributes:
         histograms: per float tensor.
         means: per input of a convolution or Gemm, its channel means, shape (C,).
+        extremes: per tensor that equalisation scales, lowest and highest value of each channel, shape (C,).
     """
 
     histograms: dict[str, Histogram]
     means: dict[str, npt.NDArray[np.float64]]
+    extremes: dict[str, tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]] = field(default_factory=dict)
 
     @property
     def ranges(self) -> dict[str, tuple[float, float]]:
@@ -69,17 +72,20 @@ def observe(model: onnx.ModelProto, samples: Samples, *, threads: int, progress:
     executable = open_tensors(model, tensors, threads)
     ranges = dict.fromkeys(tensors, (np.inf, -np.inf))
     sums: dict[str, npt.NDArray[np.float64]] = {}
-    averaged = set(observed_inputs(model))
+    averaged, scaled = set(observed_inputs(model)), set(scaled_tensors(model))
+    extremes: dict[str, tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]] = {}
     progress.stage("calibrate: ranges", len(samples))
-    for index, outputs in enumerate(_observed(executable, tensors, samples)):
+    for index, outputs in enumerate(observed(executable, tensors, samples)):
         for name, array in outputs.items():
             ranges[name] = _widened(ranges[name], array, name, samples.names[index])
         for name in averaged & outputs.keys():
             sums[name] = sums.get(name, np.float64(0)) + channel_mean(outputs[name])
+        for name in scaled & outputs.keys():
+            extremes[name] = _extended(extremes.get(name), outputs[name])
         progress.advance()
     counts = {name: np.zeros(BINS, np.int64) for name in tensors}
     progress.stage("calibrate: histograms", len(samples))
-    for outputs in _observed(executable, tensors, samples):
+    for outputs in observed(executable, tensors, samples):
         for name, array in outputs.items():
             counts[name] += _binned(array, *ranges[name])
         progress.advance()
@@ -88,6 +94,7 @@ def observe(model: onnx.ModelProto, samples: Samples, *, threads: int, progress:
     return Observation(
         {name: Histogram(*ranges[name], counts[name]) for name in seen},
         {name: total / len(samples) for name, total in sums.items()},
+        extremes,
     )
 
 
@@ -97,11 +104,21 @@ def open_tensors(model: onnx.ModelProto, tensors: Sequence[str], threads: int = 
     return engine().load(with_outputs(model, tensors).SerializeToString(), options)
 
 
-def _observed(executable: Executable, tensors: Sequence[str], samples: Samples) -> Iterator[dict[str, Array]]:
+def observed(executable: Executable, tensors: Sequence[str], samples: Samples) -> Iterator[dict[str, Array]]:
+    """Yield the values of ``tensors`` for each sample; the executable is one of ``open_tensors``."""
     wanted = set(tensors)
     for feeds in samples.batches(1):
         outputs = executable.run(feeds)
         yield {name: array for name, array in {**feeds, **outputs}.items() if name in wanted}
+
+
+def _extended(
+    known: tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]] | None, array: Array
+) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
+    """Channel extremes with those of an array (N, C, …)."""
+    axes = tuple(axis for axis in range(array.ndim) if axis != 1)
+    low, high = array.min(axis=axes), array.max(axis=axes)
+    return (low, high) if known is None else (np.minimum(known[0], low), np.maximum(known[1], high))
 
 
 def _widened(span: tuple[float, float], array: Array, name: str, sample: str) -> tuple[float, float]:
