@@ -13,7 +13,7 @@ from sanderling.core.errors import EngineError, ModelError
 from sanderling.core.precision import Precision
 from sanderling.run.engines import known_engine
 from sanderling.run.engines.base import DeviceKind, EngineOptions, Fidelity
-from sanderling.run.engines.qnn_ import _bound_after_rounding, _check_integer
+from sanderling.run.engines.qnn_ import _check_integer, _round_first
 from tests.models import conv_classifier, make_model, random_arrays, run_directly, save, tensor
 from tests.quantized import in_int8
 
@@ -65,7 +65,7 @@ def bounded(operator, bounds, *, zero, scale=0.05):
 def test_rounding_before_a_bound_gives_the_same_bits(operator, bounds, zero):
     model = bounded(operator, bounds, zero=zero)
     rewritten = bounded(operator, bounds, zero=zero)
-    _bound_after_rounding(rewritten)
+    _round_first(rewritten)
     assert [node.op_type for node in rewritten.graph.node].count("QuantizeLinear") == 2
     onnx.checker.check_model(rewritten)
     ties = np.arange(-300, 300, dtype=np.float32) * np.float32(0.025)
@@ -74,11 +74,37 @@ def test_rounding_before_a_bound_gives_the_same_bits(operator, bounds, zero):
     np.testing.assert_array_equal(run_directly(rewritten, {"x": x})["y"], run_directly(model, {"x": x})["y"])
 
 
-def test_bound_that_something_else_reads_is_left_alone():
+def test_rounding_is_moved_before_a_chain_of_operators_without_changing_a_bit():
+    """As exporters write the mean over an image: ReduceMean, Reshape, QuantizeLinear."""
+    weights = {"axes": np.array([2, 3]), "shape": np.array([-1, 3]), "scale": np.float32(0.02), "zero": np.uint8(120)}
+    nodes = [
+        helper.make_node("MaxPool", ["x"], ["pooled"], "pool", kernel_shape=[3, 3], pads=[1, 1, 1, 1]),
+        helper.make_node("Transpose", ["pooled"], ["turned"], "turn", perm=[0, 1, 3, 2]),
+        helper.make_node("QuantizeLinear", ["turned", "scale", "zero"], ["a"], "quantize_a"),
+        helper.make_node("DequantizeLinear", ["a", "scale", "zero"], ["b"], "dequantize_a"),
+        helper.make_node("ReduceMean", ["b", "axes"], ["mean"], "mean", keepdims=1),
+        helper.make_node("Reshape", ["mean", "shape"], ["flat"], "flatten"),
+        helper.make_node("Relu", ["flat"], ["positive"], "relu"),
+        helper.make_node("QuantizeLinear", ["positive", "scale", "zero"], ["c"], "quantize_c"),
+        helper.make_node("DequantizeLinear", ["c", "scale", "zero"], ["y"], "dequantize_c"),
+    ]
+    model = make_model(nodes, [tensor("x", ["N", 3, 8, 8])], [tensor("y", ["N", 3])], weights)
+    rewritten = onnx.ModelProto()
+    rewritten.CopyFrom(model)
+    _round_first(rewritten)
+    _check_integer(rewritten)
+    onnx.checker.check_model(rewritten)
+    feeds = random_arrays({"x": (64, 3, 8, 8)})
+    np.testing.assert_array_equal(run_directly(rewritten, feeds)["y"], run_directly(model, feeds)["y"])
+    with pytest.raises(ModelError, match=r"MaxPool .* computes 'x' in float32"):
+        _check_integer(model)
+
+
+def test_operator_whose_float_result_is_returned_is_left_alone():
     model = bounded("Relu", {}, zero=0)
     model.graph.output.append(tensor("bounded", ["N"]))
     before = model.SerializeToString()
-    _bound_after_rounding(model)
+    _round_first(model)
     assert model.SerializeToString() == before
 
 

@@ -55,7 +55,7 @@ _FATAL_ONLY = 4  # errors come back as exceptions, and are not printed as well
 _MODEL_ERRORS = ("Fail", "InvalidArgument", "InvalidGraph", "NotImplemented")
 _FELL_BACK = "fallback to CPU EP has been explicitly disabled"
 _QUANTIZE, _DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
-_BOUNDS = ("Relu", "Clip")  # monotone, and keep what lies inside their bounds
+_KEEP_ORDER = ("Clip", "Flatten", "Identity", "MaxPool", "Relu", "Reshape", "Squeeze", "Transpose", "Unsqueeze")
 _SETTINGS_AS_INPUTS = ("Clip", "Pad", "Resize")  # operators whose inputs after the first hold no data
 _LOADING = threading.Lock()
 _Attributes = Mapping[str, Any]
@@ -352,7 +352,7 @@ def _read(model: Path | bytes) -> _Graph:
         for spec in (*inputs, *outputs):
             if spec.dtype != "float32":
                 raise ModelError(f"'{spec.name}' is {spec.dtype}, and only float32 goes in and out")
-        _bound_after_rounding(proto)
+        _round_first(proto)
         _check_integer(proto)
         _check_trusted(proto)
     except Exception as error:
@@ -360,40 +360,45 @@ def _read(model: Path | bytes) -> _Graph:
     return _Graph(proto, inputs, outputs, called)
 
 
-def _bound_after_rounding(proto: onnx.ModelProto) -> None:
-    """Rewrite ``x → Relu → Quantize`` to ``x → Quantize → Dequantize → Relu → Quantize``, all of one scale; Clip too.
+def _round_first(proto: onnx.ModelProto) -> None:
+    """Rewrite ``x → Relu → Quantize`` to ``x → Quantize → Dequantize → Relu → Quantize``, all of one scale, in place.
 
-    The NPU needs integers between a Conv and its Relu. This changes no result: rounding is monotone and leaves what
-    it has rounded as it is, so it may come before the bound as well as after.
+    The NPU needs integers on both sides of an operator, and an exporter rounds only after the last of several. This
+    changes no result: rounding keeps order and leaves what it has rounded as it is, so it may come before an operator
+    that bounds, chooses or moves values as well as after.
     """
     import onnx
 
     readers, dequantized = _readers(proto), _dequantized(proto)
-    kept = {value.name for value in proto.graph.output}
-    made: list[onnx.NodeProto] = []
-    for node in proto.graph.node:
-        after = [reader for reader in readers.get(node.output[0], []) if reader.op_type == _QUANTIZE]
-        source = node.input[0] if node.input else ""
-        if (
-            node.op_type in _BOUNDS
-            and len(readers.get(node.output[0], [])) == len(after) == 1
-            and node.output[0] not in kept
-            and source not in dequantized
-        ):
-            rounded = f"{source}_before_{node.output[0]}"
-            steps = after[0].input[1:]
-            quantize = onnx.helper.make_node(_QUANTIZE, [source, *steps], [f"{rounded}_integer"], f"{rounded}_quantize")
-            quantize.attribute.extend(after[0].attribute)
-            dequantize = onnx.helper.make_node(
-                _DEQUANTIZE, [quantize.output[0], *steps], [rounded], f"{rounded}_dequantize"
-            )
-            made += [quantize, dequantize]
-            node.input[0] = rounded
-        made.append(node)
-    ordered = onnx.GraphProto()
-    ordered.node.extend(made)
+    returned = {value.name for value in proto.graph.output}
+    added: dict[str, tuple[onnx.NodeProto, onnx.NodeProto]] = {}
+    for node in reversed(proto.graph.node):
+        if node.op_type not in _KEEP_ORDER or node.output[0] in returned or node.input[0] in dequantized:
+            continue
+        after = readers.get(node.output[0], [])
+        if [reader.op_type for reader in after] == [_QUANTIZE]:
+            pair = _rounding(node.input[0], node.output[0], after[0])
+            added[node.output[0]] = pair
+            others = [reader for reader in readers[node.input[0]] if reader.output[0] != node.output[0]]
+            readers[node.input[0]] = [*others, pair[0]]
+            node.input[0] = pair[1].output[0]
+    nodes = [part for node in proto.graph.node for part in (*added.get(node.output[0], ()), node)]
+    rewritten = onnx.GraphProto()  # copies, as the nodes die with the list that they are taken from
+    rewritten.node.extend(nodes)
     del proto.graph.node[:]
-    proto.graph.node.extend(ordered.node)
+    proto.graph.node.extend(rewritten.node)
+
+
+def _rounding(source: str, target: str, like: onnx.NodeProto) -> tuple[onnx.NodeProto, onnx.NodeProto]:
+    """QuantizeLinear of ``source`` with the scale and zero point of ``like``, and its DequantizeLinear."""
+    import onnx
+
+    name = f"{source}_before_{target}"
+    quantize = onnx.helper.make_node(_QUANTIZE, [source, *like.input[1:]], [f"{name}_integer"], f"{name}_quantize")
+    quantize.attribute.extend(like.attribute)
+    quantize.domain = like.domain
+    steps = [quantize.output[0], *like.input[1:]]
+    return quantize, onnx.helper.make_node(_DEQUANTIZE, steps, [name], f"{name}_dequantize", domain=like.domain)
 
 
 def _check_integer(proto: onnx.ModelProto) -> None:
