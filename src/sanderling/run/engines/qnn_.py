@@ -115,7 +115,7 @@ class Qnn:
         compiler = _Compiler(_read(model), device, options)
         shapes = tuple(spec.concrete_shape() for spec in compiler.graph.inputs)
         session, note = compiler.session(shapes)
-        detail = f"{_PROVIDER}: {_check_assigned(session)} nodes, {device.description}{note}"
+        detail = f"{_PROVIDER}: {_assigned(session)}, {device.description}{note}"
         return QnnExecutable(compiler, {shapes: session}, Placement(device.device, {device.kind: 1.0}, detail=detail))
 
 
@@ -162,7 +162,7 @@ class QnnExecutable:
             session, _ = compiler.session(shapes)
         except ModelError as error:
             raise EngineError(f"qnn cannot run inputs of shapes {shapes}: {error}") from error
-        _check_assigned(session)
+        _assigned(session)
         return session
 
     def close(self) -> None:
@@ -309,17 +309,18 @@ def _session(data: bytes, options: EngineOptions, settings: Mapping[str, str], *
     return onnxruntime.InferenceSession(data, chosen, enable_fallback=0)
 
 
-def _check_assigned(session: Any) -> int:  # noqa: ANN401 - the runtime is untyped
-    """Number of nodes on the NPU.
+def _assigned(session: Any) -> str:  # noqa: ANN401 - the runtime is untyped
+    """What runs on the NPU.
 
     Raises:
-        EngineError: some are elsewhere, though falling back is switched off.
+        EngineError: some nodes are elsewhere, though falling back is switched off.
     """
     groups = session.get_provider_graph_assignment_info()
     elsewhere = sorted({group.ep_name for group in groups} - {_PROVIDER})
     if elsewhere:
         raise EngineError(f"qnn runs nodes on {elsewhere}: only {_PROVIDER} was asked for")
-    return sum(len(group.get_nodes()) for group in groups)
+    operators = [node.op_type for group in groups for node in group.get_nodes()]
+    return "a graph compiled before" if operators == ["EPContext"] else f"{len(operators)} nodes"
 
 
 def _left_over(data: bytes, options: EngineOptions) -> str:
