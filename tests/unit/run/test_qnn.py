@@ -100,6 +100,34 @@ def test_rounding_is_moved_before_a_chain_of_operators_without_changing_a_bit():
         _check_integer(model)
 
 
+def test_scales_of_channels_stay_where_the_channels_are():
+    weights = {"scale": np.array([0.1, 0.2, 0.3], np.float32), "zero": np.zeros(3, np.uint8)}
+    nodes = [
+        helper.make_node("Transpose", ["x"], ["turned"], "turn", perm=[1, 0]),
+        helper.make_node("QuantizeLinear", ["turned", "scale", "zero"], ["q"], "quantize", axis=1),
+        helper.make_node("DequantizeLinear", ["q", "scale", "zero"], ["y"], "dequantize", axis=1),
+    ]
+    model = make_model(nodes, [tensor("x", [3, "N"])], [tensor("y", ["N", 3])], weights)
+    before = model.SerializeToString()
+    _round_first(model)
+    assert model.SerializeToString() == before
+
+
+def test_pooling_that_returns_positions_is_left_alone():
+    """Of values that round to the same, another may come first."""
+    weights = {"scale": np.float32(0.1), "zero": np.uint8(0)}
+    nodes = [
+        helper.make_node("MaxPool", ["x"], ["pooled", "places"], "pool", kernel_shape=[2, 2]),
+        helper.make_node("QuantizeLinear", ["pooled", "scale", "zero"], ["q"], "quantize"),
+        helper.make_node("DequantizeLinear", ["q", "scale", "zero"], ["y"], "dequantize"),
+    ]
+    outputs = [tensor("y", ["N", 1, 3, 3]), tensor("places", ["N", 1, 3, 3], "int64")]
+    model = make_model(nodes, [tensor("x", ["N", 1, 4, 4])], outputs, weights)
+    before = model.SerializeToString()
+    _round_first(model)
+    assert model.SerializeToString() == before
+
+
 def test_operator_whose_float_result_is_returned_is_left_alone():
     model = bounded("Relu", {}, zero=0)
     model.graph.output.append(tensor("bounded", ["N"]))

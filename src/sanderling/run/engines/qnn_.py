@@ -366,18 +366,21 @@ def _round_first(proto: onnx.ModelProto) -> None:
 
     The NPU needs integers on both sides of an operator, and an exporter rounds only after the last of several. This
     changes no result: rounding keeps order and leaves what it has rounded as it is, so it may come before an operator
-    that bounds, chooses or moves values as well as after.
+    that bounds, chooses or moves values as well as after; but for one scale a channel, as channels may move.
     """
     import onnx
 
+    from sanderling.model.graph import element_count
+
+    single = {tensor.name for tensor in proto.graph.initializer if element_count(tensor) == 1}
     readers, dequantized = _readers(proto), _dequantized(proto)
     returned = {value.name for value in proto.graph.output}
     added: dict[str, tuple[onnx.NodeProto, onnx.NodeProto]] = {}
     for node in reversed(proto.graph.node):
-        if node.op_type not in _KEEP_ORDER or node.output[0] in returned or node.input[0] in dequantized:
+        if node.op_type not in _KEEP_ORDER or len(node.output) > 1 or node.input[0] in dequantized:
             continue
         after = readers.get(node.output[0], [])
-        if [reader.op_type for reader in after] == [_QUANTIZE]:
+        if len(after) == 1 and _rounds(after[0], single) and node.output[0] not in returned:
             pair = _rounding(node.input[0], node.output[0], after[0])
             added[node.output[0]] = pair
             others = [reader for reader in readers[node.input[0]] if reader.output[0] != node.output[0]]
@@ -388,6 +391,11 @@ def _round_first(proto: onnx.ModelProto) -> None:
     rewritten.node.extend(nodes)
     del proto.graph.node[:]
     proto.graph.node.extend(rewritten.node)
+
+
+def _rounds(node: onnx.NodeProto, single: set[str]) -> bool:
+    """Whether a node quantises with one scale for the whole tensor."""
+    return node.op_type == _QUANTIZE and node.input[1] in single
 
 
 def _rounding(source: str, target: str, like: onnx.NodeProto) -> tuple[onnx.NodeProto, onnx.NodeProto]:
