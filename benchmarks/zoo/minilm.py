@@ -127,7 +127,8 @@ class Attention(nn.Module):
         """Map (N, S, 384) and the mask's bias (N, 1, 1, S) to (N, S, 384)."""
         query, key, value = (_heads(layer(x)) for layer in (self.query, self.key, self.value))  # (N, 12, S, 32)
         scores = query @ key.transpose(2, 3) * (HIDDEN // HEADS) ** -0.5 + bias  # (N, 12, S, S)
-        return (scores.softmax(3) @ value).transpose(1, 2).flatten(2)
+        mixed: Tensor = scores.softmax(3) @ value
+        return mixed.transpose(1, 2).flatten(2)
 
 
 class Output(nn.Module):
@@ -146,4 +147,4 @@ class Output(nn.Module):
 
 def _heads(x: Tensor) -> Tensor:
     """Split (N, S, 384) into (N, 12, S, 32)."""
-    return x.unflatten(2, (HEADS, HIDDEN // HEADS)).transpose(1, 2)
+    return x.view(*x.shape[:2], HEADS, HIDDEN // HEADS).transpose(1, 2)
