@@ -17,8 +17,9 @@ _NOTE = (
     "`plan` is what `tune` chose, `best` the quickest candidate when all are timed in turn, each with as many calls as "
     "the winner got in the race, {most_calls} at most; both medians are from that exhaustive run. `tune` loads, checks "
     "outputs and races, for {tune_seconds:g} s at most; `exhaustive` loads and times, without the check. `FP32` is "
-    "ONNX Runtime with both threads and the FP32 variant. Batch 1. The detector has YOLOv5s's shape at 320 × 320; MiniLM "
-    "has its real weights and reads 128 tokens, real text with padding. Where weights are random, only speed counts."
+    "ONNX Runtime with both threads and the FP32 variant. Batch 1. The detector has YOLOv5s's shape at 320 × 320; "
+    "MiniLM has its real weights and reads 128 tokens of real text with padding. Where weights are random, only speed "
+    "counts."
 )
 
 
