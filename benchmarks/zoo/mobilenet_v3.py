@@ -7,6 +7,7 @@ from benchmarks.zoo.random_weights import (
     CALIBRATION_IMAGES,
     CALIBRATION_SIZE_PX,
     draw_mixed_noise,
+    draw_natural_noise,
     draw_weights,
     settle_batch_norms,
     settle_outputs,
@@ -51,11 +52,10 @@ def mobilenet_v3_large(seed: int = 0) -> nn.Module:
         torch.manual_seed(seed)
         model = MobileNetV3Large()
         draw_weights(model)
-        images = draw_mixed_noise(CALIBRATION_IMAGES, CALIBRATION_SIZE_PX, seed=seed)
-        settle_batch_norms(model, images, model.embed)
+        settle_batch_norms(model, draw_mixed_noise(CALIBRATION_IMAGES, CALIBRATION_SIZE_PX, seed=seed), model.embed)
         last = model.classifier[3]
         assert isinstance(last, nn.Linear)
-        settle_outputs(last, model(images))
+        settle_outputs(last, model(draw_natural_noise(CALIBRATION_IMAGES, CALIBRATION_SIZE_PX, seed=seed)))
     return model.eval()
 
 
