@@ -7,8 +7,10 @@ its arithmetic. A graph that it cannot run right it refuses.
 
 from __future__ import annotations
 
+import gc
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -531,6 +533,18 @@ def test_second_load_takes_what_the_first_kept(tested, classifier, tmp_path):
     assert contents(tmp_path) == kept
     assert [str(spec) for spec in executable.inputs] == ["image: float32[N, 3, 8, 8]"]
     assert_right(tested, classifier, images(3), executable.run(images(3)))
+    executable.close()
+
+
+def test_graph_from_the_cache_runs_when_its_file_is_gone(tested, tmp_path):
+    options = replace(ONE, cache=tmp_path / "cache")
+    loaded(tested, conv_classifier(), options).close()
+    executable = loaded(tested, conv_classifier(), options)
+    shutil.rmtree(tmp_path / "cache", ignore_errors=True)
+    gc.collect()
+    others = [np.full(1 << 16, 7, np.uint8) for _ in range(64)]  # takes up memory that was given back
+    assert_right(tested, conv_classifier(), images(3), executable.run(images(3)))
+    assert len(others) == 64
     executable.close()
 
 
