@@ -537,13 +537,14 @@ def test_second_load_takes_what_the_first_kept(tested, classifier, tmp_path):
 
 
 def test_graph_from_the_cache_runs_when_its_file_is_gone(tested, tmp_path):
-    options = replace(ONE, cache=tmp_path / "cache")
-    loaded(tested, conv_classifier(), options).close()
-    executable = loaded(tested, conv_classifier(), options)
+    model = taken(tested, conv_classifier())
+    options = on_first(tested, threads=1, cache=tmp_path / "cache")
+    loaded(tested, model, options).close()
+    executable = loaded(tested, model, options)
     shutil.rmtree(tmp_path / "cache", ignore_errors=True)
     gc.collect()
     others = [np.full(1 << 16, 7, np.uint8) for _ in range(64)]  # takes up memory that was given back
-    assert_right(tested, conv_classifier(), images(3), executable.run(images(3)))
+    assert_right(tested, model, images(3), executable.run(images(3)))
     assert len(others) == 64
     executable.close()
 
