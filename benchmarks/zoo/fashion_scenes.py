@@ -100,7 +100,9 @@ def resize_bilinear(image: Floats, side: int) -> Floats:
     about the last bit.
     """
     size = len(image)
-    position = np.clip((np.arange(side, dtype=np.float32) + np.float32(0.5)) * np.float32(size / side) - 0.5, 0, size - 1)
+    position = np.clip(
+        (np.arange(side, dtype=np.float32) + np.float32(0.5)) * np.float32(size / side) - 0.5, 0, size - 1
+    )
     low = np.minimum(position.astype(np.int64), size - 2)
     share = (position - low).astype(np.float32).reshape(-1, *[1] * (image.ndim - 1))
     rows = image[low] * (1 - share) + image[low + 1] * share  # (side, S[, C])
@@ -159,4 +161,3 @@ def _paint(canvas: Floats, item: Floats, cover: Floats, corner: tuple[int, int],
     alpha = cover[own][..., None]
     tinted = color * (np.float32(0.25) + np.float32(0.75 / 255) * item[own][..., None])
     canvas[inside] = canvas[inside] * (1 - alpha) + tinted * alpha
-
