@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from benchmarks.zoo.fashion_data import Split, load_fashion_mnist
 from sanderling.core.arrays import write_npz
+from sanderling.core.tensor import Array
 
 SIZE_PX = 160
 MOST_ITEMS = 6
@@ -76,7 +77,7 @@ class SceneComposer:
             if corner is None:
                 continue
             _paint(canvas, item, cover, corner, color)
-            box = outline + np.float32([corner[0], corner[1], corner[0], corner[1]])
+            box = outline + np.array([*corner, *corner], np.float32)
             taken = np.vstack([taken, box])
             yield box, int(self.labels[index])
 
@@ -114,7 +115,7 @@ def resize_bilinear(image: Floats, side: int) -> Floats:
 def bounding_box(mask: NDArray[np.bool_]) -> Floats:
     """Edges of the true pixels of ``mask`` (H, W): float32 left, top, right, bottom."""
     columns, rows = np.flatnonzero(mask.any(axis=0)), np.flatnonzero(mask.any(axis=1))
-    return np.float32([columns[0], rows[0], columns[-1] + 1, rows[-1] + 1])
+    return np.array([columns[0], rows[0], columns[-1] + 1, rows[-1] + 1], np.float32)
 
 
 def write_scenes(path: Path, split: Split, count: int, *, seed: int, labelled: bool = True) -> Path:
@@ -128,8 +129,10 @@ def write_scenes(path: Path, split: Split, count: int, *, seed: int, labelled: b
         labelled: with the boxes and classes.
     """
     scenes = SceneComposer(split).compose(count, seed=seed)
-    truth = {"boxes": scenes.boxes, "classes": scenes.classes} if labelled else {}
-    write_npz(path, {"images": scenes.images, **truth})
+    arrays: dict[str, Array] = {"images": scenes.images}
+    if labelled:
+        arrays |= {"boxes": scenes.boxes, "classes": scenes.classes}
+    write_npz(path, arrays)
     return path
 
 
@@ -139,7 +142,7 @@ def _find_place(outline: Floats, taken: Floats, generator: np.random.Generator) 
     for _ in range(_TRIES):
         x = int(generator.integers(-int(left), SIZE_PX - int(right) + 1))
         y = int(generator.integers(-int(top), SIZE_PX - int(bottom) + 1))
-        if _largest_overlap(outline + np.float32([x, y, x, y]), taken) <= MOST_OVERLAP:
+        if _largest_overlap(outline + np.array([x, y, x, y], np.float32), taken) <= MOST_OVERLAP:
             return x, y
     return None
 

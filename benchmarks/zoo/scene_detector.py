@@ -103,7 +103,7 @@ class SceneDetector(nn.Module):
         self.boxes = nn.ModuleList(_branch(channels, 4 * DISTANCE_BINS) for channels in CHANNELS[2:])
         self.classes = nn.ModuleList(_branch(channels, NUM_CLASSES) for channels in CHANNELS[2:])
         for branch in self.classes:
-            nn.init.constant_(branch[-1].bias, float(torch.logit(torch.tensor(PRIOR))))  # type: ignore[index,arg-type]
+            nn.init.constant_(branch[-1].bias, float(torch.logit(torch.tensor(PRIOR))))  # type: ignore[index]
 
     def forward(self, images: Tensor) -> Tensor:
         """Map images (N, 3, H, W) to (N, 4 + NUM_CLASSES, anchors)."""
@@ -142,6 +142,7 @@ def anchor_points(sizes: list[tuple[int, int]]) -> tuple[Tensor, Tensor]:
 
 def distances_to_pixels(logits: Tensor, strides: Tensor) -> Tensor:
     """Mean of each distance's distribution: (N, 4 * DISTANCE_BINS, anchors) to pixels (N, 4, anchors)."""
-    probabilities = logits.unflatten(1, (4, DISTANCE_BINS)).softmax(dim=2)
+    probabilities = logits.reshape(len(logits), 4, DISTANCE_BINS, -1).softmax(dim=2)
     steps = torch.arange(DISTANCE_BINS, dtype=logits.dtype).view(1, 1, DISTANCE_BINS, 1)
-    return (probabilities * steps).sum(dim=2) * strides
+    distances: Tensor = (probabilities * steps).sum(dim=2) * strides
+    return distances

@@ -174,7 +174,7 @@ def detection_loss(model: SceneDetector, images: Tensor, boxes: Tensor, classes:
     own_points = points.T.expand(len(images), -1, -1)[targets.positive]
     own_strides = strides.T.expand(len(images), -1, -1)[targets.positive]
     steps = torch.cat([own_points - expected[:, :2], expected[:, 2:] - own_points], dim=1) / own_strides
-    own_distances = distances.transpose(1, 2)[targets.positive].unflatten(1, (4, DISTANCE_BINS))
+    own_distances = distances.transpose(1, 2)[targets.positive].reshape(-1, 4, DISTANCE_BINS)
     distance_loss = (_distribution_loss(own_distances, steps) * weight).sum()
     return (CLASS_WEIGHT * class_loss + BOX_WEIGHT * box_loss + DISTANCE_WEIGHT * distance_loss) / total
 
@@ -246,7 +246,7 @@ def measure_map(model: nn.Module, scenes: Scenes) -> tuple[float, float]:
         for start in range(0, len(scenes.images), BATCH_SIZE):
             rows = slice(start, start + BATCH_SIZE)
             found = read_detections(model(to_inputs(scenes.images[rows])).numpy())
-            matched.append(match(found, Objects(scenes.boxes[rows], scenes.classes[rows])))
+            matched.append(match(found, Objects(scenes.boxes[rows].astype(np.float64), scenes.classes[rows])))
     matches = Matches.joined(matched)
     return mean_average_precision(matches, thresholds=slice(0, 1)), mean_average_precision(matches)
 
@@ -275,7 +275,9 @@ def _batches(scenes: Scenes, generator: np.random.Generator) -> Iterator[tuple[T
         images, boxes = scenes.images[chosen][..., generator.permutation(3)], scenes.boxes[chosen]
         if generator.random() < 0.5:
             images = images[:, :, ::-1]
-            boxes = np.where(boxes.any(axis=2, keepdims=True), np.float32([SIZE_PX, 0, SIZE_PX, 0]) - boxes, 0)
+            boxes = np.where(
+                boxes.any(axis=2, keepdims=True), np.array([SIZE_PX, 0, SIZE_PX, 0], np.float32) - boxes, 0
+            )
             boxes = np.abs(boxes[..., [2, 1, 0, 3]])
         yield (
             to_inputs(np.ascontiguousarray(images)),

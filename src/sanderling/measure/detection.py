@@ -154,12 +154,20 @@ def read_objects(boxes: Array, classes: Array, *, count: int) -> Objects:
     return objects
 
 
-def check_objects(objects: Objects, classes: int) -> None:
-    """Check that objects are of classes that the model's output has.
+def check_objects(objects: Objects | None, outputs: tuple[TensorSpec, ...]) -> None:
+    """Check that the model is a detector, and that objects are of classes that its output has.
 
     Raises:
-        DataError: a class is beyond classes − 1.
+        DataError: there are objects, and the outputs do not fit them.
     """
+    if objects is None:
+        return
+    classes = detector_classes(outputs)
+    if classes is None:
+        raise DataError(
+            f"the data has boxes, but the model is no detector: outputs are {'; '.join(map(str, outputs))}, and mAP "
+            "needs one float output of shape (N, 4 + classes, anchors)"
+        )
     highest = int(objects.classes.max())
     if highest >= classes:
         raise DataError(f"objects have classes up to {highest}: the model's output has {classes} (0…{classes - 1})")

@@ -94,6 +94,10 @@ def test_detector_has_one_float_output_of_box_sides_and_classes_by_anchors(shape
 # Objects
 
 
+def output_of(classes: int) -> TensorSpec:
+    return TensorSpec(name="y", dtype="float32", shape=("N", 4 + classes, 100))
+
+
 def test_objects_are_read_as_they_are_given():
     objects = read_objects(np.float32([[SQUARE, [0, 0, 0, 0]]]), np.int32([[2, -1]]), count=1)
     assert objects.classes.tolist() == [[2, -1]]
@@ -119,6 +123,13 @@ def test_objects_that_cannot_be_used_are_refused(boxes, classes, says):
 
 def test_class_that_the_output_does_not_have_is_refused():
     objects = read_objects(np.array([[SQUARE]]), np.array([[4]]), count=1)
-    check_objects(objects, 5)
+    check_objects(objects, (output_of(5),))
     with pytest.raises(DataError, match=r"up to 4: the model's output has 4 \(0…3\)"):
-        check_objects(objects, 4)
+        check_objects(objects, (output_of(4),))
+
+
+def test_objects_for_a_model_that_is_no_detector_are_refused():
+    objects = read_objects(np.array([[SQUARE]]), np.array([[0]]), count=1)
+    with pytest.raises(DataError, match="the model is no detector: outputs are y"):
+        check_objects(objects, (TensorSpec(name="y", dtype="float32", shape=("N", 10)),))
+    check_objects(None, ())
