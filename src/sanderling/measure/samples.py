@@ -263,8 +263,8 @@ def _check_kept_size(pictures: Array, preprocessing: Preprocessing, path: Path) 
     size = (preprocessing.height, preprocessing.width)
     if pictures.shape[1:3] != size or (preprocessing.resize == "shorter" and preprocessing.resize_to != min(size)):
         raise DataError(
-            f"{path} holds boxes, and --preprocess changes pictures {list(pictures.shape)} to {size[0]}×{size[1]}: give "
-            'pictures and boxes in the size of the model\'s input, and "resize": "none"'
+            f"{path} holds boxes, and --preprocess changes pictures {list(pictures.shape)} to {size[0]}×{size[1]}: "
+            'give pictures and boxes in the size of the model\'s input, and "resize": "none"'
         )
 
 
