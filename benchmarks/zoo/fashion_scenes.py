@@ -19,7 +19,7 @@ _TRIES = 12
 _GRIDS = (3, 8, 20)  # cells along a side of the background's texture, coarse to fine
 _SOLID = 48.0  # items are opaque from this grey value on
 _VISIBLE = 0.3
-_SPLIT_NUMBER = {"train": 0, "t10k": 1}
+_STREAMS = {"train": 0, "t10k": 1}
 
 Pixels = NDArray[np.uint8]
 Floats = NDArray[np.float32]
@@ -41,16 +41,28 @@ class Scenes:
     classes: Numbers
 
 
+@dataclass(frozen=True)
 class SceneComposer:
-    """Composes scenes from the items of one split of Fashion-MNIST."""
+    """Composes scenes from items.
 
-    def __init__(self, split: Split) -> None:
-        self.images, self.labels = load_fashion_mnist(split)
-        self.split = split
+    Attributes:
+        images: of the items, uint8, shape (K, 28, 28), 0 is background.
+        labels: of the items, int64, shape (K,).
+        stream: sets that are to share no background and no place need different numbers.
+    """
+
+    images: Pixels
+    labels: Numbers
+    stream: int
+
+    @classmethod
+    def of(cls, split: Split) -> "SceneComposer":
+        """A composer of the items of one split of Fashion-MNIST."""
+        return cls(*load_fashion_mnist(split), stream=_STREAMS[split])
 
     def compose(self, count: int, *, seed: int) -> Scenes:
-        """Compose ``count`` scenes; the same split and seed give the same bytes."""
-        generator = np.random.default_rng([_SPLIT_NUMBER[self.split], seed])
+        """Compose ``count`` scenes; the same items, stream and seed give the same bytes."""
+        generator = np.random.default_rng([self.stream, seed])
         images = np.empty((count, SIZE_PX, SIZE_PX, 3), np.uint8)
         boxes = np.zeros((count, MOST_ITEMS, 4), np.float32)
         classes = np.full((count, MOST_ITEMS), -1, np.int64)
@@ -128,7 +140,7 @@ def write_scenes(path: Path, split: Split, count: int, *, seed: int, labelled: b
         seed: of everything random.
         labelled: with the boxes and classes.
     """
-    scenes = SceneComposer(split).compose(count, seed=seed)
+    scenes = SceneComposer.of(split).compose(count, seed=seed)
     arrays: dict[str, Array] = {"images": scenes.images}
     if labelled:
         arrays |= {"boxes": scenes.boxes, "classes": scenes.classes}

@@ -142,7 +142,7 @@ def anchor_points(sizes: list[tuple[int, int]]) -> tuple[Tensor, Tensor]:
 
 def distances_to_pixels(logits: Tensor, strides: Tensor) -> Tensor:
     """Mean of each distance's distribution: (N, 4 * DISTANCE_BINS, anchors) to pixels (N, 4, anchors)."""
-    probabilities = logits.reshape(len(logits), 4, DISTANCE_BINS, -1).softmax(dim=2)
+    probabilities = logits.reshape(-1, 4, DISTANCE_BINS, logits.shape[2]).softmax(dim=2)
     steps = torch.arange(DISTANCE_BINS, dtype=logits.dtype).view(1, 1, DISTANCE_BINS, 1)
     distances: Tensor = (probabilities * steps).sum(dim=2) * strides
     return distances

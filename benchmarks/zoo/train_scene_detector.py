@@ -93,14 +93,14 @@ def train_and_save(*, epochs: int, scenes: int, seed: int) -> TrainingRecord:
     started_s = time.perf_counter()
     torch.manual_seed(seed)
     model = SceneDetector()
-    train(model, SceneComposer("train").compose(scenes, seed=seed), epochs=epochs, seed=seed)
+    train(model, SceneComposer.of("train").compose(scenes, seed=seed), epochs=epochs, seed=seed)
     seconds = round(time.perf_counter() - started_s, 1)
     WEIGHTS_FOLDER.mkdir(exist_ok=True)
     state = {key: _half(value).contiguous() for key, value in model.state_dict().items()}
     save_file(state, WEIGHTS_FOLDER / f"{NAME}.safetensors")
     kept = build()
     kept.load_state_dict(state)
-    map50, map50_95 = measure_map(kept, SceneComposer("t10k").compose(TEST_SCENES, seed=seed))
+    map50, map50_95 = measure_map(kept, SceneComposer.of("t10k").compose(TEST_SCENES, seed=seed))
     record = TrainingRecord(
         map50=map50,
         map50_95=map50_95,
