@@ -138,7 +138,7 @@ def warn_of_nothing_to_lose(reference: Accuracy, progress: Progress) -> None:
     if reference.metric == "map" and reference.value < _LEAST_MAP:
         reason = (
             f"FP32's mAP50-95 is {reference.value:.2g} %, so that no variant can lose more: check that the boxes are "
-            "left, top, right, bottom in pixels of the model's input, that the classes start at 0, and the preprocessing"
+            "left, top, right, bottom in pixels of the model's input, that classes start at 0, and the preprocessing"
         )
         progress.event(Event(kind="nothing-to-lose", subject="accuracy", reason=reason))
 
