@@ -16,6 +16,7 @@ THRESHOLDS = np.linspace(0.5, 0.95, 10)
 _RECALLS = np.linspace(0.0, 1.0, 101)
 _REPEATS = 1_000
 _BLOCK_REPEATS = 100
+_ROUNDING = 1e-9
 
 Flags = npt.NDArray[np.bool_]
 
@@ -194,6 +195,7 @@ def _average_precision(own: Floats, seen: Floats, places: Numbers, objects: Floa
     with np.errstate(divide="ignore", invalid="ignore"):
         precision = np.nan_to_num(right / seen[:, places])
         recall = np.nan_to_num(right / objects[:, None])
+    recall[recall > 1 - _ROUNDING] = 1.0  # the two sums are added up in different orders
     envelope = np.maximum.accumulate(precision[:, ::-1], axis=1)[:, ::-1]
     reached = np.searchsorted(_RECALLS, recall, side="right")  # of the 101 recalls
     steps = np.diff(reached, axis=1, prepend=0)

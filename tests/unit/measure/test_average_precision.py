@@ -169,6 +169,13 @@ def test_weight_of_two_counts_a_picture_twice():
     assert got == pytest.approx(mean_average_precision(repeated), abs=1e-9)
 
 
+def test_any_weights_leave_perfect_detections_perfect():
+    objects = objects_of(*[[(SQUARE, 0), (FAR, 1)]] * 40)
+    found = [one_picture((SQUARE, 0.5 + row / 100, 0), (FAR, 0.9 - row / 100, 1)) for row in range(40)]
+    weights = np.random.default_rng(0).dirichlet(np.ones(40), 200)
+    assert weighted_map(match(found, objects), weights) == pytest.approx(np.full(200, 100.0))
+
+
 def test_bound_is_above_the_drop_and_the_same_for_the_same_seed():
     found, objects = random_scenes(1, count=60, noise=1.0)
     worse, _ = random_scenes(1, count=60, noise=4.0)
