@@ -11,6 +11,7 @@ from sanderling.api import build, verify
 from sanderling.core.arrays import write_npz
 from sanderling.measure.average_precision import match, mean_average_precision
 from sanderling.measure.detection import Objects, pairwise_iou, read_detections
+from tests.coco import coco_percent
 
 ROOT = Path(__file__).parents[2]
 WEIGHTS = ROOT / "benchmarks" / "zoo" / "weights" / "scene_detector.safetensors"
@@ -104,7 +105,9 @@ def test_map_is_what_onnxruntime_alone_gives(result, scenes, variant):
     )
     inputs = scenes.images.transpose(0, 3, 1, 2).astype(np.float32) / np.float32(255)
     found = [read_detections(session.run(None, {"images": picture[None]})[0])[0] for picture in inputs]
-    expected = mean_average_precision(match(found, Objects(scenes.boxes.astype(np.float64), scenes.classes)))
+    objects = Objects(scenes.boxes.astype(np.float64), scenes.classes)
+    expected = mean_average_precision(match(found, objects))
+    assert expected == pytest.approx(coco_percent(found, objects)[1], abs=1e-6)
     assert result.manifest.variant(variant).accuracy.value == pytest.approx(expected, abs=0.05)
 
 
