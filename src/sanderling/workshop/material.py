@@ -93,7 +93,8 @@ def read_labels(name: str, classes: int | None) -> tuple[str, ...]:
     labels = tuple(line.strip() for line in text.splitlines() if line.strip())
     if classes is None:
         raise DataError(
-            f"labels '{name}' are given, but the model has no output (N, classes) or (N, 4 + classes, anchors)"
+            f"labels '{name}' are given, but the model is no classifier with one output (N, classes), and no detector "
+            "with one (N, 4 + classes, anchors)"
         )
     if len(labels) != classes:
         raise DataError(f"labels '{name}' have {len(labels)} lines: the model's output has {classes} classes")
