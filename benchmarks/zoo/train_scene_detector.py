@@ -24,7 +24,7 @@ from benchmarks.zoo.scene_detector import DISTANCE_BINS, NUM_CLASSES, SceneDetec
 from sanderling.measure.average_precision import Matches, match, mean_average_precision
 from sanderling.measure.detection import Objects, read_detections
 
-EPOCHS = 8  # seven minutes on one thread of a machine that does nothing else
+EPOCHS = 8  # twelve minutes on one thread of a busy machine
 TRAINING_SCENES = 6_000
 TEST_SCENES = 1_000
 WEIGHTS_FOLDER = Path(__file__).parent / "weights"
