@@ -150,15 +150,19 @@ def map_drop_upper(reference: Matches, variant: Matches, *, seed: int = 0) -> fl
         variant: matches on the same pictures.
         seed: of the bootstrap's generator.
 
-    Source: Rubin, "The Bayesian Bootstrap", Annals of Statistics 9 (1981) 130.
+    Source: Rubin, "The Bayesian Bootstrap", Annals of Statistics 9 (1981) 130; Davison and
+    Hinkley, "Bootstrap Methods and their Application" (1997), section 5.2.1, basic bootstrap limits.
     """
     generator = np.random.default_rng(seed)
-    drops = []
-    for _ in range(0, _REPEATS, _BLOCK_REPEATS):
+    drop = mean_average_precision(reference) - mean_average_precision(variant)
+    drops, losses = np.empty((2, _REPEATS))
+    for start in range(0, _REPEATS, _BLOCK_REPEATS):
+        block = slice(start, start + _BLOCK_REPEATS)
         weights = generator.dirichlet(np.ones(reference.count + 1), _BLOCK_REPEATS)
         lost, weights = weights[:, -1], weights[:, :-1]
-        drops.append(weighted_map(reference, weights) - (1 - lost) * weighted_map(variant, weights))
-    return float(np.quantile(np.concatenate(drops), CONFIDENCE))
+        kept = weighted_map(variant, weights)
+        drops[block], losses[block] = weighted_map(reference, weights) - kept, lost * kept
+    return float(max(np.quantile(drops + losses, CONFIDENCE), np.quantile(2 * drop - drops + losses, CONFIDENCE)))
 
 
 def weighted_map(matches: Matches, weights: Floats, thresholds: slice = slice(None)) -> Floats:
