@@ -74,7 +74,9 @@ def build(
     evaluation: Annotated[
         Path | None, typer.Option("--eval", help="Folder, CSV or .npz to measure accuracy on.")
     ] = None,
-    budget: Annotated[str | None, typer.Option(help="top1=0.8 or agreement=2 (points), or cosine=0.001.")] = None,
+    budget: Annotated[
+        str | None, typer.Option(help="top1=0.8, map=1 or agreement=2 (points), or cosine=0.001.")
+    ] = None,
     precision: Annotated[
         str | None, typer.Option(help="Such as fp32,int8; all that the data allows by default.")
     ] = None,
