@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import functools
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sanderling.run.litert.flatbuffer import Program, serialize
@@ -32,3 +35,12 @@ def convert(proto: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]]) -> Co
     """
     program: Program = Lowering(read_fixed(proto, shapes, WRITERS)).run(WRITERS)
     return Converted(serialize(program), tuple(operation.origin for operation in program.used()))
+
+
+@functools.cache
+def sources_sha256() -> str:
+    """Hash of this package's own files: a model that another writer wrote is not taken for one of this."""
+    digest = hashlib.sha256()
+    for file in sorted(Path(__file__).parent.rglob("*.py")):
+        digest.update(file.read_bytes())
+    return digest.hexdigest()

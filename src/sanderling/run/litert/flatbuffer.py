@@ -18,6 +18,7 @@ TYPES = {
     **{f"{kind}{bits}": f"{kind.upper()}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)},
     "bool": "BOOL",
 }
+Options = tuple[str, Mapping[str, Any]]
 _SCHEMA_VERSION = 3
 _ALIGNMENT_BYTES = 16  # that the schema asks for, and the generated writer forgets
 _LAST_OLD_OPERATOR = 127  # later ones do not fit the older field
@@ -48,7 +49,7 @@ class Operation:
     code: str
     inputs: tuple[Tensor | None, ...]
     outputs: tuple[Tensor, ...]
-    options: tuple[str, Mapping[str, Any]] | None
+    options: Options | None
     origin: str
 
 

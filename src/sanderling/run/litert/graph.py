@@ -191,7 +191,8 @@ class _Reader:
         return np.array(sizes[cut.get("start", 0) : cut.get("end", len(sizes))], np.int64)
 
     def _inferred(self, node: onnx.NodeProto) -> dict[str, onnx.TypeProto]:
-        onnx = self._onnx
+        import onnx
+
         told = {
             name: onnx.numpy_helper.from_array(self._graph.constants[name], name)
             for name in node.input
@@ -199,7 +200,7 @@ class _Reader:
         }
         try:
             schema = onnx.defs.get_schema(node.op_type, self._opset, "")
-            return onnx.shape_inference.infer_node_outputs(
+            inferred: dict[str, onnx.TypeProto] = onnx.shape_inference.infer_node_outputs(
                 schema,
                 node,
                 {name: self._types[name] for name in node.input if name},
@@ -209,6 +210,7 @@ class _Reader:
             )
         except Exception as error:
             raise ContradictionError(f"operator {node.op_type} ('{node.name}'): {first_line(error)}") from error
+        return inferred
 
 
 def _is_standard(node: onnx.NodeProto, opset: int) -> bool:

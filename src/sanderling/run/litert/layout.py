@@ -1,7 +1,7 @@
 """Where the channels are: second, as in the ONNX graph, or last, as TFLite's convolutions want them.
 
-A tensor is kept in the layout in which it was computed, and turned where an operator needs the other one. Operators that
-do not care take the layout for which the fewest elements have to be turned.
+A tensor is kept in the layout in which it was computed, and turned where an operator needs the other one. Operators
+that do not care take the layout for which the fewest elements have to be turned.
 """
 
 from __future__ import annotations

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from sanderling.core.errors import ModelError
 from sanderling.core.tensor import Array
-from sanderling.run.litert.flatbuffer import TYPES, Operation, Program, Tensor
+from sanderling.run.litert.flatbuffer import TYPES, Operation, Options, Program, Tensor
 from sanderling.run.litert.gelu import Chain, find_gelu
 from sanderling.run.litert.graph import Graph, Node
 from sanderling.run.litert.layout import Layout, arranged, cheapest, moves_nothing, order, place_of, turn
@@ -172,7 +171,7 @@ class Lowering:
         code: str,
         inputs: Sequence[Tensor | None],
         shape: Sequence[int],
-        options: tuple[str, Mapping[str, Any]] | None = None,
+        options: Options | None = None,
         *,
         dtype: str = "float32",
         quantization: Quantization | None = None,
@@ -185,7 +184,7 @@ class Lowering:
         code: str,
         inputs: Sequence[Tensor | None],
         shapes: Sequence[Sequence[int]],
-        options: tuple[str, Mapping[str, Any]] | None = None,
+        options: Options | None = None,
         *,
         dtype: str = "float32",
         quantization: Quantization | None = None,
@@ -207,7 +206,7 @@ class Lowering:
         code: str,
         inputs: Sequence[Tensor | None],
         shape: Sequence[int],
-        options: tuple[str, Mapping[str, Any]] | None = None,
+        options: Options | None = None,
     ) -> Tensor:
         """Write an operator whose output has the dtype and quantization of its first input."""
         first = inputs[0]
@@ -261,9 +260,7 @@ class Lowering:
         scale = self.constant_of(node, 1)
         zero_point = self.constant_of(node, 2) if node.has(2) else None
         try:
-            return read_quantization(
-                scale, zero_point, codes, node.attributes.get("axis", 1), len(node.shapes[0])
-            )
+            return read_quantization(scale, zero_point, codes, node.attributes.get("axis", 1), len(node.shapes[0]))
         except ModelError as error:
             raise node.refused(str(error)) from error
 

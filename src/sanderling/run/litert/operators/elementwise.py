@@ -7,7 +7,7 @@ from functools import partial
 
 import numpy as np
 
-from sanderling.run.litert.flatbuffer import TYPES, Tensor
+from sanderling.run.litert.flatbuffer import TYPES, Options, Tensor
 from sanderling.run.litert.graph import Node
 from sanderling.run.litert.layout import Layout, arranged, cheapest
 from sanderling.run.litert.lowering import Lowering, Writer
@@ -55,7 +55,7 @@ def _expanded(lowering: Lowering, value: Value, rank: int, layout: Layout) -> Te
 def unary(lowering: Lowering, node: Node, code: str) -> None:
     """One tensor, one result."""
     tensor, layout = lowering.any_form(lowering.real(node.inputs[0]))
-    options = (_OPTIONS[code], {}) if code in _OPTIONS else None
+    options: Options | None = (_OPTIONS[code], {}) if code in _OPTIONS else None
     lowering.define(node.outputs[0], node.shapes[0], lowering.like(code, [tensor], tensor.shape, options), layout)
 
 
@@ -73,7 +73,7 @@ def binary(lowering: Lowering, node: Node, code: str) -> None:
         quantization = None
         values = [lowering.real(name) for name in node.inputs]
     tensors, layout = aligned(lowering, values, len(shape))
-    options = (_FUSED[code], {}) if code in _FUSED else (_OPTIONS[code], {})
+    options: Options = (_FUSED[code], {}) if code in _FUSED else (_OPTIONS[code], {})
     if ending:
         options = (_FUSED[code], {"fusedActivationFunction": Activation[ending.activation]})
     result = lowering.emit(
@@ -89,7 +89,7 @@ def folded(lowering: Lowering, node: Node, code: str) -> None:
         lowering.set_value(node.outputs[0], values[0])
         return
     tensors, layout = aligned(lowering, values, len(node.shapes[0]))
-    options = (_OPTIONS.get(code) or _FUSED[code], {})
+    options: Options = (_OPTIONS.get(code) or _FUSED[code], {})
     result = tensors[0]
     for other in tensors[1:]:
         shape = np.broadcast_shapes(result.shape, other.shape)

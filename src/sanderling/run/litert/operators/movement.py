@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from functools import partial
 
 import numpy as np
 
 from sanderling.run.litert.flatbuffer import Tensor
-from sanderling.run.litert.graph import Node
+from sanderling.run.litert.graph import ContradictionError, Node
 from sanderling.run.litert.layout import Layout, arranged, cheapest, order, place_of
 from sanderling.run.litert.lowering import Lowering, Writer
 from sanderling.run.litert.values import Value
@@ -25,6 +26,8 @@ def same(lowering: Lowering, node: Node) -> None:
 def reshape(lowering: Lowering, node: Node) -> None:
     """Reshape, Flatten, Squeeze, Unsqueeze: the new shape is known."""
     value = lowering.value(node.inputs[0])
+    if math.prod(value.shape) != math.prod(node.shapes[0]):
+        raise ContradictionError(f"operator {node.label}: {value.shape} cannot become {node.shapes[0]}")
     if value.constant is not None:
         real = lowering.real(node.inputs[0]).constant
         assert real is not None
@@ -45,9 +48,7 @@ def transpose(lowering: Lowering, node: Node) -> None:
     if value.constant is not None:
         quantization = value.quantization and value.quantization.along(permutation.index(value.quantization.axis))
         array = value.constant.transpose(permutation)
-        lowering.set_value(
-            node.outputs[0], Value(node.outputs[0], array.shape, value.dtype, array, quantization)
-        )
+        lowering.set_value(node.outputs[0], Value(node.outputs[0], array.shape, value.dtype, array, quantization))
         return
     value = lowering.moved(node.inputs[0])
     for source, tensor in value.forms.items():

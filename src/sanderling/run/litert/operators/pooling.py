@@ -78,9 +78,7 @@ def _pool(
         weights = _weights(window, counted=counted)
         if not np.all(weights == 1):
             result = lowering.emit("MUL", [result, lowering.constant(weights)], shape, ("MulOptions", {}))
-    lowering.define(
-        node.outputs[0], node.shapes[0], back(lowering, result, len(node.shapes[0])), Layout.CHANNELS_LAST
-    )
+    lowering.define(node.outputs[0], node.shapes[0], back(lowering, result, len(node.shapes[0])), Layout.CHANNELS_LAST)
 
 
 def _weights(window: Window, *, counted: bool) -> Array:

@@ -43,9 +43,7 @@ def dequantize_linear(lowering: Lowering, node: Node) -> None:
         raise node.refused(f"'{node.inputs[0]}' is no constant and does not come from QuantizeLinear")
     quantization = lowering.quantization_of(node, value.dtype)
     codes = signed(value.constant)
-    lowering.set_value(
-        node.outputs[0], Value(node.outputs[0], value.shape, str(codes.dtype), codes, quantization, {})
-    )
+    lowering.set_value(node.outputs[0], Value(node.outputs[0], value.shape, str(codes.dtype), codes, quantization, {}))
 
 
 def _codes_dtype(lowering: Lowering, node: Node) -> str:
@@ -61,4 +59,3 @@ def _codes(real: Array | None, quantization: Quantization) -> Array:
 
 
 WRITERS = {"QuantizeLinear": quantize_linear, "DequantizeLinear": dequantize_linear}
-

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from sanderling.core.tensor import Array
+from sanderling.run.litert.flatbuffer import Options
 from sanderling.run.litert.graph import Node
 from sanderling.run.litert.layout import Layout
 from sanderling.run.litert.lowering import Lowering, Writer
 
 _IMAGE = 4  # axes
-_FLAGS = {
+_FLAGS: dict[str, dict[str, bool]] = {
     "half_pixel": {"halfPixelCenters": True},
     "pytorch_half_pixel": {"halfPixelCenters": True},  # differs for an output of one element only
     "align_corners": {"alignCorners": True},
     "asymmetric": {},
 }
-_ROUND = {
+_ROUND: dict[str, Callable[[Array], Array]] = {
     "floor": np.floor,
     "ceil": np.ceil,
     "round_prefer_floor": lambda places: np.ceil(places - 0.5),
@@ -53,7 +56,7 @@ def _nearest(lowering: Lowering, node: Node, scales: list[float]) -> None:
     ]
     if all(np.array_equal(mine, theirs) for mine, theirs in zip(places, plain, strict=True)):
         shape = (tensor.shape[0], *out, tensor.shape[3])
-        options = ("ResizeNearestNeighborOptions", {})
+        options: Options = ("ResizeNearestNeighborOptions", {})
         tensor = lowering.like("RESIZE_NEAREST_NEIGHBOR", [tensor, lowering.ints(out)], shape, options)
     else:
         for axis, picked in ((1, places[0]), (2, places[1])):

@@ -92,9 +92,7 @@ def window_of(node: Node, size: Sequence[int], kernel: Sequence[int], out: Seque
         pads = [0] * 2 * axes if auto == "VALID" else node.attributes.get("pads", [0] * 2 * axes)
         before, declared = list(two(pads[:axes], 0)), list(two(pads[axes:], 0))
     after = [max(need - start, 0) for need, start in zip(needed, before, strict=True)]
-    return Window(
-        height_width, window, strides, dilations, two(before, 0), two(after, 0), two(declared, 0), count
-    )
+    return Window(height_width, window, strides, dilations, two(before, 0), two(after, 0), two(declared, 0), count)
 
 
 def with_pads(lowering: Lowering, image: Tensor, window: Window, fill: float | None = None) -> Tensor:
@@ -106,7 +104,7 @@ def with_pads(lowering: Lowering, image: Tensor, window: Window, fill: float | N
         width + window.before[1] + window.after[1],
         channels,
     )
-    pads = lowering.ints([[0, 0], *zip(window.before, window.after, strict=True), [0, 0]])
+    pads = lowering.ints(np.array([(0, 0), *zip(window.before, window.after, strict=True), (0, 0)]))
     if fill is None:
         return lowering.like("PAD", [image, pads], shape, ("PadOptions", {}))
     value = lowering.constant(np.array(fill, image.dtype), image.quantization)
