@@ -20,6 +20,7 @@ TYPES = {
 }
 Options = tuple[str, Mapping[str, Any]]
 _SCHEMA_VERSION = 3
+_VERSIONS = {"BROADCAST_TO": 2}  # kernels look at types, not at the version; this one has no first version left
 _ALIGNMENT_BYTES = 16  # that the schema asks for, and the generated writer forgets
 _LAST_OLD_OPERATOR = 127  # later ones do not fit the older field
 
@@ -175,5 +176,5 @@ def _code_table(code: str) -> Any:  # noqa: ANN401 - the schema is untyped
     table = schema.OperatorCodeT()
     table.builtinCode = getattr(schema.BuiltinOperator, code)
     table.deprecatedBuiltinCode = min(table.builtinCode, _LAST_OLD_OPERATOR)
-    table.version = 1  # kernels look at types, not at the version, which only says how old a runtime may be
+    table.version = _VERSIONS.get(code, 1)
     return table

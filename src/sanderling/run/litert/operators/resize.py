@@ -86,6 +86,9 @@ def _scales(lowering: Lowering, node: Node, shape: tuple[int, ...], out: tuple[i
     given = lowering.argument(node, "scales", position)
     if given is not None and given.size:
         axes = node.attributes.get("axes", range(_IMAGE))
+        whole = [int(np.floor(np.float32(size) * np.float32(scale))) for size, scale in zip(shape, given, strict=False)]
+        if len(given) == _IMAGE and tuple(whole) != out:  # standard and engines round the size differently
+            raise node.refused(f"scales {given.tolist()} lead to a size that depends on rounding")
         by_axis = {int(axis) % _IMAGE: float(scale) for axis, scale in zip(axes, given, strict=True)}
         return [by_axis.get(axis, 1.0) for axis in (2, 3)]
     if node.attributes.get("keep_aspect_ratio_policy", b"stretch") != b"stretch":
