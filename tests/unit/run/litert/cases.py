@@ -107,6 +107,9 @@ CONVOLUTIONS = {
 POOLS = {
     "max": one("MaxPool", kernel_shape=[2, 2], strides=[2, 2]),
     "max, padded": one("MaxPool", kernel_shape=[3, 3], strides=[2, 2], pads=[1, 1, 1, 1]),
+    "max, padded, after Conv": one(
+        "MaxPool", kernel_shape=[3, 3], strides=[2, 2], pads=[1, 1, 1, 1], convolved=True
+    ),
     "max, uneven pads": one("MaxPool", kernel_shape=[3, 2], pads=[2, 0, 1, 1]),
     "max, rounded up": one("MaxPool", kernel_shape=[3, 3], strides=[2, 2], ceil_mode=1),
     "max, SAME_UPPER": one("MaxPool", kernel_shape=[3, 3], strides=[2, 2], auto_pad="SAME_UPPER"),
@@ -142,7 +145,9 @@ REDUCTIONS = {
     "place of the smallest": one("ArgMin", MATRIX, axis=-1),
 }  # fmt: skip
 
-_UNARY = "Abs Ceil Cos Exp Floor Neg Round Sign Sin Relu Sigmoid Tanh HardSwish HardSigmoid Elu LeakyRelu Softplus Identity"
+_UNARY = (
+    "Abs Ceil Cos Exp Floor Neg Round Sign Sin Relu Sigmoid Tanh HardSwish HardSigmoid Elu LeakyRelu Softplus Identity"
+)
 POINTWISE = {operator: one(operator, convolved=True) for operator in _UNARY.split()} | {
     "HardSigmoid, a sixth": one("HardSigmoid", alpha=1 / 6),
     "LeakyRelu, 0.2": one("LeakyRelu", alpha=0.2),
@@ -168,6 +173,10 @@ POINTWISE = {operator: one(operator, convolved=True) for operator in _UNARY.spli
     "LayerNormalization, two axes": one(
         "LayerNormalization", (2, 3, 8), constants={"s": random(3, 8)}, axis=1
     ),
+    "LayerNormalization, large epsilon": one(
+        "LayerNormalization", (2, 3, 8), constants={"s": random(8), "b": random(8)}, epsilon=0.5
+    ),
+    "Softmax, opset 11": one("Softmax", opset=11),
     "InstanceNormalization": one("InstanceNormalization", constants={"s": random(4), "b": random(4)}),
     "Cast to int": one("Cast", to=onnx.TensorProto.INT32),
     "Dropout": one("Dropout"),
@@ -275,7 +284,9 @@ RESIZES = {
     "linear, smaller": resized(5, 4, sizes=True, mode="linear"),
     "linear, asymmetric": resized(2, 2, mode="linear", coordinate_transformation_mode="asymmetric"),
     "linear, corners": resized(18, 15, sizes=True, mode="linear", coordinate_transformation_mode="align_corners"),
-    "linear, as PyTorch": resized(18, 15, sizes=True, mode="linear", coordinate_transformation_mode="pytorch_half_pixel"),
+    "linear, as PyTorch": resized(
+        18, 15, sizes=True, mode="linear", coordinate_transformation_mode="pytorch_half_pixel"
+    ),
 }
 
 EXACT = CONVOLUTIONS | POOLS | REDUCTIONS | POINTWISE | BROADCAST | PRODUCTS | MOVEMENTS | RESIZES

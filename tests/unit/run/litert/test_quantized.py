@@ -17,12 +17,12 @@ from sanderling.run.litert.quantization import Quantization, bias_fits, read_qua
 from tests.models import conv_classifier, make_model, random_arrays, run_directly, tensor
 from tests.quantized import in_int8, step_of
 from tests.unit.run.litert.cases import CONVOLUTIONS, EXACT, PRODUCTS
-from tests.unit.run.litert.test_operators import feeds_for
+from tests.unit.run.litert.test_operators import assert_as_onnx_runtime, feeds_for
 
 ENGINE = known_engine("litert")
 LAYERS = {**CONVOLUTIONS, **{name: PRODUCTS[name] for name in ("Gemm", "Gemm, turned", "MatMul", "MatMul of a stack")}}
 MOVED = ("Reshape", "Flatten", "Transpose", "Concat channels", "Split", "Split, uneven", "Slice", "Slice, steps", "Pad",
-         "max", "max, padded", "mean, padded", "mean of space", "nearest, twice", "linear", "Relu", "Clip to 6",
+         "max", "max, padded, after Conv", "mean, padded", "mean of space", "nearest, twice", "linear", "Relu", "Clip to 6",
          "LeakyRelu", "Sigmoid", "HardSwish", "Softmax -1, opset 13", "Add, same", "Add, gate", "Mul, gate", "Sub, same",
          "Add after Conv, same", "Mul after Conv, by channel", "MatMul of stacks")  # fmt: skip
 
@@ -64,6 +64,41 @@ def test_int8_network_stays_in_codes_from_end_to_end():
     dtypes = codes_of(model)
     assert {dtypes[code] for code in ("CONV_2D", "MEAN", "FULLY_CONNECTED", "QUANTIZE")} == {"int8"}
     assert dtypes["DEQUANTIZE"] == "float32"
+
+
+@pytest.mark.parametrize(
+    ("case", "code"),
+    [
+        ("Add, same", "ADD"),
+        ("Mul, gate", "MUL"),
+        ("Sub, same", "SUB"),
+        ("mean of space", "MEAN"),
+        ("max, padded, after Conv", "MAX_POOL_2D"),
+        ("Concat channels", "CONCATENATION"),
+        ("Pad", "PAD"),
+        ("Slice", "SLICE"),
+    ],
+)
+def test_operators_without_weights_are_computed_in_int8(case, code):
+    assert codes_of(in_int8(EXACT[case], feeds_for(EXACT[case])))[code] == "int8"
+
+
+def max_pool_after_relu() -> onnx.ModelProto:
+    """A stem as ResNet has it."""
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["h"], "conv"),
+        helper.make_node("Relu", ["h"], ["r"], "relu"),
+        helper.make_node("MaxPool", ["r"], ["y"], "pool", kernel_shape=[3, 3], strides=[2, 2], pads=[1, 1, 1, 1]),
+    ]
+    weights = {"w": np.random.default_rng(0).standard_normal((4, 4, 1, 1)).astype(np.float32)}
+    return make_model(nodes, [tensor("x", [1, 4, 8, 8])], [tensor("y", [1, 4, 4, 4])], weights)
+
+
+def test_max_pool_is_padded_with_zeros_only_where_nothing_is_lower():
+    assert "PADV2" not in codes_of(max_pool_after_relu())
+    assert codes_of(EXACT["max, padded, after Conv"])["PADV2"] == "float32"
+    assert codes_of(in_int8(max_pool_after_relu(), feeds_for(max_pool_after_relu())))["PAD"] == "int8"
+    assert_as_onnx_runtime(max_pool_after_relu())
 
 
 def test_float_island_is_computed_as_real_numbers():

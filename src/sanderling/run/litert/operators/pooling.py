@@ -9,7 +9,7 @@ from sanderling.run.litert.flatbuffer import Tensor
 from sanderling.run.litert.graph import Node
 from sanderling.run.litert.layout import Layout
 from sanderling.run.litert.lowering import Lowering
-from sanderling.run.litert.operators.windows import Window, as_image, back, window_of, with_pads
+from sanderling.run.litert.operators.windows import Activation, Window, as_image, back, window_of, with_pads
 from sanderling.run.litert.values import Value
 
 _SAME, _VALID = 0, 1
@@ -30,8 +30,20 @@ def max_pool(lowering: Lowering, node: Node) -> None:
     if window.padded and window.is_same:
         padding = _SAME
     elif window.padded:
-        image = with_pads(lowering, image, window, _LOWEST[image.dtype])
+        fill = None if _is_never_negative(lowering, image) else _LOWEST[image.dtype]
+        image = with_pads(lowering, image, window, fill)
     _pool(lowering, node, "MAX_POOL_2D", image, window, padding)
+
+
+def _is_never_negative(lowering: Lowering, image: Tensor) -> bool:
+    """Whether zeros are as low as anything in it: XNNPACK pads with zeros, and with nothing else."""
+    if image.quantization is not None:
+        return image.quantization.zero_points == (_LOWEST["int8"],)
+    maker = next((operation for operation in lowering.program.operations if image in operation.outputs), None)
+    if maker is None:
+        return False
+    fused = maker.options[1].get("fusedActivationFunction") if maker.options else None
+    return maker.code in ("RELU", "RELU6") or fused in (Activation.RELU, Activation.RELU6)
 
 
 def average_pool(lowering: Lowering, node: Node) -> None:
