@@ -51,7 +51,7 @@ _DTYPES = ("float32", "int64", "int32", "int8", "uint8", "bool")
 _KEPT_SHAPES = 4  # each holds the weights once more
 _DIGEST_BYTES = 32  # of the SHA-256 that a cache file begins with
 _FAILED_NODE = re.compile(r"Node number (\d+) \((\w+)\)")
-_SOURCE_PLACE = re.compile(r"\S+\.(cc|h):\d+:? ?")
+_BETWEEN_COMPLAINTS = re.compile(r"\S+\.(?:cc|h):\d+:? ?|Node number \d+ \(\w+\) failed to (?:prepare|invoke)\.?|\n")
 _GREETING = b"Created TensorFlow Lite XNNPACK delegate for CPU"
 _CREATING = threading.Lock()
 _greeted = threading.Event()
@@ -315,8 +315,9 @@ def _interpreter_error(error: Exception, converted: Converted) -> ModelError | E
 
 
 def _reason(error: Exception) -> str:
-    """What LiteRT means, without the places in its own source."""
-    return first_line(EngineError(_SOURCE_PLACE.sub("", str(error))))
+    """LiteRT's latest complaint, without places in its own source: it repeats those of earlier calls before."""
+    complaints = [part.strip(" .") for part in _BETWEEN_COMPLAINTS.split(str(error)) if part.strip(" .")]
+    return first_line(EngineError(complaints[-1] if complaints else str(error)))
 
 
 def _described(interpreter: Any) -> str:  # noqa: ANN401 - the runtime is untyped

@@ -206,6 +206,7 @@ BROADCAST = {
     if name != "outwards"
 } | {
     "Pow 2": one("Pow", constants={"p": np.float32(2)}),
+    "Pow 3": one("Pow", constants={"p": np.float32(3)}),
     "Add, int64": two("Add", (3,), (3,), dtype="int64"),
     "Mul, int32": two("Mul", (3, 2), (2,), dtype="int32"),
     "Sum": two("Sum", MATRIX, (5,)),

@@ -15,12 +15,13 @@ from sanderling.run.litert.operators.windows import Activation
 from sanderling.run.litert.values import Value
 
 _FUSED = {"ADD": "AddOptions", "SUB": "SubOptions", "MUL": "MulOptions", "DIV": "DivOptions"}
+_SQUARE = 2
 _IN_CODES = ("ADD", "SUB", "MUL")
 _UNARY = {
     "Abs": "ABS", "Ceil": "CEIL", "Cos": "COS", "Exp": "EXP", "Floor": "FLOOR", "Log": "LOG", "Neg": "NEG",
     "Not": "LOGICAL_NOT", "Round": "ROUND", "Sign": "SIGN", "Sin": "SIN", "Sqrt": "SQRT",
 }  # fmt: skip
-_BINARY = {"Add": "ADD", "Sub": "SUB", "Mul": "MUL", "Div": "DIV", "Pow": "POW", "And": "LOGICAL_AND",
+_BINARY = {"Add": "ADD", "Sub": "SUB", "Mul": "MUL", "Div": "DIV", "And": "LOGICAL_AND",
     "Or": "LOGICAL_OR", "Equal": "EQUAL", "Greater": "GREATER", "GreaterOrEqual": "GREATER_EQUAL", "Less": "LESS",
     "LessOrEqual": "LESS_EQUAL",
 }  # fmt: skip
@@ -82,6 +83,19 @@ def binary(lowering: Lowering, node: Node, code: str) -> None:
     lowering.define(ending.name if ending else node.outputs[0], shape, result, layout)
 
 
+def power(lowering: Lowering, node: Node) -> None:
+    """A square is a product, for which XNNPACK has a kernel; other powers are left to LiteRT's own."""
+    exponent = lowering.value(node.inputs[1]).constant
+    value = lowering.real(node.inputs[0])
+    squared = exponent is not None and exponent.size == 1 and exponent.item() == _SQUARE
+    if not squared or value.shape != node.shapes[0]:
+        binary(lowering, node, "POW")
+        return
+    tensor, layout = lowering.any_form(value)
+    result = lowering.emit("MUL", [tensor, tensor], tensor.shape, ("MulOptions", {}))
+    lowering.define(node.outputs[0], node.shapes[0], result, layout)
+
+
 def folded(lowering: Lowering, node: Node, code: str) -> None:
     """Max, Min, Sum of any number of tensors."""
     values = [lowering.real(name) for name in node.inputs]
@@ -134,6 +148,7 @@ WRITERS: dict[str, Writer] = {
     "Max": partial(folded, code="MAXIMUM"),
     "Min": partial(folded, code="MINIMUM"),
     "Sum": partial(folded, code="ADD"),
+    "Pow": power,
     "Reciprocal": reciprocal,
     "Where": where,
     "Cast": cast,
