@@ -157,7 +157,17 @@ def test_every_engine_is_found_by_its_file():
 def test_engines_file_is_imported_without_what_it_runs_on(name):
     program = f"import sys, sanderling.run.engines.{name}_; print(*{{key.partition('.')[0] for key in sys.modules}})"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=120)
-    heavy = {"ai_edge_litert", "flatbuffers", "ncnn", "onnx", "onnxruntime", "onnxruntime_qnn", "openvino", "pnnx", "torch"}
+    heavy = {
+        "ai_edge_litert",
+        "flatbuffers",
+        "ncnn",
+        "onnx",
+        "onnxruntime",
+        "onnxruntime_qnn",
+        "openvino",
+        "pnnx",
+        "torch",
+    }
     assert set(done.stdout.split()) & heavy == set()
 
 

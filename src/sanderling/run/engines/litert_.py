@@ -51,7 +51,9 @@ _DTYPES = ("float32", "int64", "int32", "int8", "uint8", "bool")
 _KEPT_SHAPES = 4  # each holds the weights once more
 _DIGEST_BYTES = 32  # of the SHA-256 that a cache file begins with
 _FAILED_NODE = re.compile(r"Node number (\d+) \((\w+)\)")
-_BETWEEN_COMPLAINTS = re.compile(r"\S+\.(?:cc|h):\d+:? ?|Node number \d+ \(\w+\) failed to (?:prepare|invoke)\.?|\n")
+_BETWEEN_COMPLAINTS = re.compile(
+    r"\S+\.(?:cc|h):\d+:? ?|Node number \d+ \(\w+\) failed to (?:prepare|invoke)\.?|(?<=[a-z])\.(?=[a-z])|\n"
+)
 _GREETING = b"Created TensorFlow Lite XNNPACK delegate for CPU"
 _CREATING = threading.Lock()
 _greeted = threading.Event()
@@ -183,14 +185,14 @@ class _Compiler:
         self._cache = options.cache
 
     def session(self, shapes: tuple[tuple[int, ...], ...]) -> _Session:
-        """The interpreter for these shapes of the inputs; the model for those at loading is cached.
+        """The interpreter for these shapes of the inputs.
 
         Raises:
             ContradictionError: the graph does not fit these shapes.
             ModelError: an operator has no exact form in TFLite, or no kernel for its types.
             EngineError: an interpreter could not be made.
         """
-        entry = self._entry(shapes) if shapes == self.first_shapes else None
+        entry = self._entry(shapes)
         kept = _from_cache(entry) if entry else None
         if kept is not None:
             return _Session(_interpreter(kept, self._threads), shapes, "")

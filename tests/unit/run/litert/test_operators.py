@@ -11,7 +11,7 @@ from sanderling.core.errors import ModelError
 from sanderling.run.engines import known_engine
 from sanderling.run.engines.base import EngineOptions
 from tests.models import make_model, run_directly, tensor
-from tests.unit.run.litert.cases import EXACT, IMAGE, MATRIX, conv, floats, ints, one, random, resized
+from tests.unit.run.litert.cases import EXACT, IMAGE, MATRIX, conv, ints, one, resized
 
 pytest.importorskip("ai_edge_litert")
 ENGINE = known_engine("litert")
@@ -78,7 +78,7 @@ REFUSED = {
         "Conv",
     ),
     "shape that depends on values": (
-        make_model([helper.make_node("NonZero", ["x"], ["y"], "found")], [tensor("x", [4])], [tensor("y", [1, "M"], "int64")]),
+        one("NonZero", (4,), out=(1, "M"), out_dtype="int64"),
         "NonZero",
     ),
     "TopK": (one("TopK", MATRIX, constants={"k": ints(2)}, outputs=2, out=(3, 2)), "TopK"),
