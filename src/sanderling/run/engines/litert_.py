@@ -29,7 +29,7 @@ import numpy as np
 import psutil
 
 from sanderling.core.errors import EngineError, ModelError, OutputError, first_line
-from sanderling.core.files import replacing
+from sanderling.core.files import replacing, sha256_of
 from sanderling.core.precision import Precision
 from sanderling.core.tensor import Array, Feeds, TensorSpec
 from sanderling.run.engines.base import (
@@ -161,9 +161,16 @@ class LiteRtExecutable:
 
 @dataclass(frozen=True, eq=False)
 class _Graph:
-    """A checked ONNX graph with its weights."""
+    """An ONNX graph as it was read: not yet checked, and without the weights that lie beside it.
+
+    Attributes:
+        folder: of the file, where its external data is; None for bytes.
+        sha256: of the graph and of its external data.
+        called: what messages call it.
+    """
 
     proto: onnx.ModelProto
+    folder: Path | None
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
     sha256: str
@@ -174,6 +181,21 @@ class _Graph:
         """Whether shapes differ from call to call."""
         return any(spec.dynamic_axes for spec in self.inputs)
 
+    def load_weights(self) -> None:
+        """Read external data, and check the whole graph; needed only where it is written as TFLite.
+
+        Raises:
+            ModelError: the data is missing, or the graph is invalid.
+        """
+        import onnx
+
+        try:
+            if self.folder is not None:
+                onnx.load_external_data_for_model(self.proto, str(self.folder))
+            onnx.checker.check_model(self.proto)
+        except Exception as error:
+            raise ModelError(first_line(error)) from error
+
 
 class _Compiler:
     """Writes a graph for given shapes, and makes its interpreter."""
@@ -183,6 +205,7 @@ class _Compiler:
         self.first_shapes = tuple(spec.concrete_shape() for spec in graph.inputs)
         self._threads = options.threads or None
         self._cache = options.cache
+        self._whole = False
 
     def session(self, shapes: tuple[tuple[int, ...], ...]) -> _Session:
         """The interpreter for these shapes of the inputs.
@@ -196,6 +219,9 @@ class _Compiler:
         kept = _from_cache(entry) if entry else None
         if kept is not None:
             return _Session(_interpreter(kept, self._threads), shapes, "")
+        if not self._whole:
+            self.graph.load_weights()
+            self._whole = True
         named = {spec.name: shape for spec, shape in zip(self.graph.inputs, shapes, strict=True)}
         converted = convert(self.graph.proto, named)
         try:
@@ -234,20 +260,24 @@ class _Session:
 
 
 def _read(model: Path | bytes) -> _Graph:
-    """Read a graph with its weights, and check what can be known before it is written.
+    """Read a graph, and check what can be known before it is written.
 
     Raises:
-        ModelError: the graph is invalid, or has inputs, outputs or weights of another dtype than LiteRT takes.
+        ModelError: it is no ONNX, or has inputs, outputs or weights of another dtype than LiteRT takes.
     """
     import onnx
 
     from sanderling.model.graph import input_specs, output_specs
 
     called = str(model) if isinstance(model, Path) else "the model"
+    folder = model.parent if isinstance(model, Path) else None
     try:
-        proto = onnx.load(model, format="protobuf") if isinstance(model, Path) else onnx.load_from_string(model)
-        onnx.checker.check_model(proto)
+        data = model.read_bytes() if isinstance(model, Path) else model
+        proto = onnx.load_from_string(data)
         inputs, outputs = input_specs(proto), output_specs(proto)
+        digest = hashlib.sha256(data)
+        for file in _external_files(proto, folder):
+            digest.update(sha256_of(file).encode())
     except Exception as error:
         raise ModelError(f"litert does not take {called}: {first_line(error)}") from error
     for tensor in proto.graph.initializer:
@@ -259,8 +289,17 @@ def _read(model: Path | bytes) -> _Graph:
         if spec.dtype not in _DTYPES:
             known = ", ".join(_DTYPES)
             raise ModelError(f"litert does not take {called}: '{spec.name}' is {spec.dtype}, and only {known} are run")
-    sha256 = hashlib.sha256(proto.SerializeToString(deterministic=True)).hexdigest()
-    return _Graph(proto, inputs, outputs, sha256, called)
+    return _Graph(proto, folder, inputs, outputs, digest.hexdigest(), called)
+
+
+def _external_files(proto: onnx.ModelProto, folder: Path | None) -> list[Path]:
+    from onnx.external_data_helper import uses_external_data
+
+    kept_outside = [tensor for tensor in proto.graph.initializer if uses_external_data(tensor)]
+    if kept_outside and folder is None:
+        raise ModelError("its weights are in a file beside it: load it from its path")
+    locations = {entry.value for tensor in kept_outside for entry in tensor.external_data if entry.key == "location"}
+    return [folder / location for location in sorted(locations)] if folder else []
 
 
 def _written_late(compiler: _Compiler, shapes: tuple[tuple[int, ...], ...]) -> _Session:

@@ -22,8 +22,8 @@ from tests.unit.run.litert.test_operators import assert_as_onnx_runtime, feeds_f
 ENGINE = known_engine("litert")
 LAYERS = {**CONVOLUTIONS, **{name: PRODUCTS[name] for name in ("Gemm", "Gemm, turned", "MatMul", "MatMul of a stack")}}
 MOVED = (
-    "Reshape", "Flatten", "Transpose", "Concat channels", "Split", "Split, uneven", "Slice", "Slice, steps", "Pad", "max",
-    "max, padded, after Conv", "mean, padded", "mean of space", "nearest, twice", "linear", "Relu", "Clip to 6",
+    "Reshape", "Flatten", "Transpose", "Concat channels", "Split", "Split, uneven", "Slice", "Slice, steps", "Pad",
+    "max", "max, padded, after Conv", "mean, padded", "mean of space", "nearest, twice", "linear", "Relu", "Clip to 6",
     "LeakyRelu", "Sigmoid", "HardSwish", "Softmax -1, opset 13", "Add, same", "Add, gate", "Mul, gate", "Sub, same",
     "Add after Conv, same", "Mul after Conv, by channel", "MatMul of stacks",
 )  # fmt: skip
