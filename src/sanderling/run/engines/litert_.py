@@ -108,6 +108,8 @@ class LiteRt:
             first = None  # sizes of 1 do not fit this graph; others may
         except ModelError as error:
             raise ModelError(f"litert does not take {graph.called}: {error}") from error
+        if not graph.is_dynamic:
+            graph.proto.Clear()  # it holds the weights once more, and other shapes cannot come
         detail = first.described if first else "written at the first call, as sizes of 1 do not fit its dynamic axes"
         return LiteRtExecutable(compiler, first, Placement(device.device, {DeviceKind.CPU: 1.0}, detail=detail))
 
@@ -144,6 +146,8 @@ class LiteRtExecutable:
             if compiler is None:
                 raise EngineError("litert: the graph is closed; load the package again")
             session = self._sessions.get(shapes)
+            if session is None and not compiler.graph.is_dynamic:
+                raise EngineError(f"litert runs the graph with input shapes {compiler.first_shapes}: got {shapes}")
             if session is None:
                 session = _written_late(compiler, shapes)
                 self._sessions[shapes] = session
