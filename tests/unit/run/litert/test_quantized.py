@@ -103,6 +103,16 @@ def test_max_pool_is_padded_with_zeros_only_where_nothing_is_lower():
     assert_as_onnx_runtime(max_pool_after_relu())
 
 
+def test_max_pool_of_an_input_is_padded_with_the_lowest_value():
+    nodes = [
+        helper.make_node("Transpose", ["x"], ["t"], "turned", perm=[0, 3, 1, 2]),
+        helper.make_node("MaxPool", ["t"], ["y"], "pool", kernel_shape=[3, 3], strides=[2, 2], pads=[1, 1, 1, 1]),
+    ]
+    model = make_model(nodes, [tensor("x", [1, 8, 8, 4])], [tensor("y", [1, 4, 4, 4])])
+    assert codes_of(model)["PADV2"] == "float32"
+    assert_as_onnx_runtime(model, {"x": -1 - np.abs(random_arrays({"x": (1, 8, 8, 4)})["x"])})
+
+
 def test_float_island_is_computed_as_real_numbers():
     feeds = feeds_for(EXACT["Softmax -1, opset 13"])
     dtypes = codes_of(in_int8(EXACT["Softmax -1, opset 13"], feeds))
