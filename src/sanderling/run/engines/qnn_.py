@@ -239,13 +239,22 @@ class _Compiler:
 
 @functools.cache
 def _plugin_device() -> Any:  # noqa: ANN401 - the runtime is untyped
-    """Register the plugin with ONNX Runtime, once in a process, and choose the NPU among what it offers."""
+    """Register the plugin with ONNX Runtime, once in a process, and choose the NPU among what it offers.
+
+    Raises:
+        EngineError: the plugin cannot be registered, or offers no device.
+    """
     import onnxruntime
     import onnxruntime_qnn
 
     with _LOADING:
-        if not _offered():
-            onnxruntime.register_execution_provider_library(_PROVIDER, onnxruntime_qnn.get_library_path())
+        try:
+            if not _offered():
+                onnxruntime.register_execution_provider_library(_PROVIDER, onnxruntime_qnn.get_library_path())
+        except Exception as error:
+            raise EngineError(
+                f"qnn: ONNX Runtime {onnxruntime.__version__} cannot register the plugin: {first_line(error)}"
+            ) from error
     found = sorted(_offered(), key=_is_hardware)
     if not found:
         raise EngineError(f"qnn: ONNX Runtime {onnxruntime.__version__} registered the plugin, but it offers no device")
