@@ -152,14 +152,24 @@ def assert_right_or_refused(tested: Engine, model: onnx.ModelProto, feeds: Mappi
 
 
 def test_every_engine_is_found_by_its_file():
-    assert {"ncnn", "null", "onnxruntime", "openvino", "qnn"} <= set(engine_names())
+    assert {"litert", "ncnn", "null", "onnxruntime", "openvino", "qnn"} <= set(engine_names())
 
 
 @pytest.mark.parametrize("name", engine_names())
 def test_engines_file_is_imported_without_what_it_runs_on(name):
     program = f"import sys, sanderling.run.engines.{name}_; print(*{{key.partition('.')[0] for key in sys.modules}})"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=120)
-    heavy = {"ncnn", "onnx", "onnxruntime", "onnxruntime_qnn", "openvino", "pnnx", "torch"}
+    heavy = {
+        "ai_edge_litert",
+        "flatbuffers",
+        "ncnn",
+        "onnx",
+        "onnxruntime",
+        "onnxruntime_qnn",
+        "openvino",
+        "pnnx",
+        "torch",
+    }
     assert set(done.stdout.split()) & heavy == set()
 
 
