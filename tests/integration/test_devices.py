@@ -37,7 +37,7 @@ def test_engine_without_an_environment_is_refused(refused):
 
 @pytest.mark.drill
 def test_rknn_environment_is_made_and_its_engine_keeps_the_contract(sanderling, environment, tmp_path):
-    """Downloads about 0.6 GB and takes 1.6 GB until the test is over."""
+    """Downloads about 0.4 GB and takes 1.6 GB until the test is over."""
     command = [Path(sys.executable).with_name("sanderling"), "devices", "--install", "rknn", "--json"]
     made = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=1800)
 

@@ -120,6 +120,22 @@ def test_input_that_nothing_reads_does_not_take_the_place_of_another():
 
 
 @needs_toolkit
+def test_integers_go_in_and_out_as_they_are():
+    nodes = [
+        helper.make_node("Gather", ["table", "ids"], ["found"], "gather"),
+        helper.make_node("Add", ["ids", "far"], ["moved"], "add"),
+    ]
+    weights = {"table": random_arrays({"table": (2000, 16)})["table"], "far": np.array([70001])}
+    outputs = [tensor("found", [1, 7, 16]), tensor("moved", [1, 7], "int64")]
+    executable = load(make_model(nodes, [tensor("ids", [1, 7], "int64")], outputs, weights))
+    ids = np.random.default_rng(0).integers(0, 2000, (1, 7))
+    got = executable.run({"ids": ids})
+    np.testing.assert_array_equal(got["moved"], ids + 70001)  # beyond what fp16 holds
+    np.testing.assert_allclose(got["found"], weights["table"][ids], rtol=1e-3)
+    executable.close()
+
+
+@needs_toolkit
 def test_graph_with_scales_is_computed_in_int8_on_every_chip():
     model = in_int8(conv_classifier(), random_arrays({"image": (64, 3, 8, 8)}, seed=9))
     expected = run_directly(model, IMAGES)["scores"]

@@ -74,7 +74,7 @@ ENVIRONMENT = Environment(
     size_bytes=1_600_000_000,
 )
 _CHIPS = ("rk3588", "rk3576", "rk3568", "rk3566", "rk3562", "rv1126b")  # the others take no float graphs
-_DTYPES = ("float32",)
+_DTYPES = ("float32", "int32", "int64", "bool")
 _LOAD_S, _RUN_S = 1800.0, 1800.0
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _LAYER = re.compile(
