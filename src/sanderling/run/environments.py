@@ -82,10 +82,6 @@ def install(environment: Environment, progress: Progress | None = None) -> Path:
     """
     progress = progress or Silent()
     folder = environment.folder
-    try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise OutputError(f"cannot make {folder.parent}: {error.strerror or first_line(error)}") from error
     with _in_turn(folder, progress):
         ready = environment.python
         if ready is not None:
@@ -129,7 +125,12 @@ def _in_turn(folder: Path, progress: Progress) -> Iterator[None]:
     """One process makes an environment; the others wait, and find it made."""
     import fcntl
 
-    with (folder.parent / f"{folder.name}.lock").open("wb") as lock:
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        lock = (folder.parent / f"{folder.name}.lock").open("wb")
+    except OSError as error:
+        raise OutputError(f"cannot write to {folder.parent}: {error.strerror or first_line(error)}") from error
+    with lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

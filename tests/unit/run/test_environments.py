@@ -167,7 +167,7 @@ def test_short_disk_is_told_before_anything_is_made(cache):
 def test_cache_that_cannot_be_written_is_an_output_error(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("no folder")
     monkeypatch.setenv("SANDERLING_CACHE", str(tmp_path / "file"))
-    with pytest.raises(OutputError, match=r"cannot make .*environments"):
+    with pytest.raises(OutputError, match=r"cannot write to .*environments"):
         install(TINY)
     with pytest.raises(OutputError, match="cannot make link"):
         import_path()

@@ -48,7 +48,7 @@ def load(model, options=FP16):
 
 def test_engine_that_is_not_made_says_how_and_how_large(tmp_path, monkeypatch):
     monkeypatch.setenv("SANDERLING_CACHE", str(tmp_path))
-    monkeypatch.setattr("sanderling.run.engines.rknn_._is_here", lambda: False)
+    monkeypatch.setattr("sanderling.run.engines.rknn_._version_here", lambda: "")
     state = RKNN.availability()
     assert (state.installed, state.version) == (False, "")
     assert "sanderling devices --install rknn" in state.hint

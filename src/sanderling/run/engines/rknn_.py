@@ -15,7 +15,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
-import importlib.util
 import os
 import re
 import sys
@@ -95,8 +94,9 @@ class Rknn:
 
     def availability(self) -> Availability:
         """Whether the toolkit is here: in this interpreter, or in an environment of its own."""
-        if _is_here():
-            return Availability(True, version=metadata.version("rknn-toolkit2"))
+        version = _version_here()
+        if version:
+            return Availability(True, version=version)
         if ENVIRONMENT.python is not None:
             return Availability(True, version=ENVIRONMENT.alone[0].partition("==")[2])
         size = f"about {ENVIRONMENT.size_bytes / 1e9:.1f} GB"
@@ -129,7 +129,7 @@ class Rknn:
         from sanderling.run.worker import IN_WORKER
 
         device = choose_device(self.devices(), options)
-        if _is_here() and os.environ.get(IN_WORKER):
+        if _version_here() and os.environ.get(IN_WORKER):
             return _build(model, device)
         return _load_elsewhere(model, options)
 
@@ -237,12 +237,16 @@ class _Graph:
     called: str
 
 
-def _is_here() -> bool:
-    return importlib.util.find_spec("rknn") is not None
+def _version_here() -> str:
+    """Version of the toolkit in this interpreter, or nothing. A folder called ``rknn`` is no sign of it."""
+    try:
+        return metadata.version("rknn-toolkit2")
+    except metadata.PackageNotFoundError:
+        return ""
 
 
 def _load_elsewhere(model: Path | bytes, options: EngineOptions) -> RemoteRknn:
-    here = _is_here()
+    here = bool(_version_here())
     python = Path(sys.executable) if here else ENVIRONMENT.python
     if python is None:
         raise EngineError("rknn: its environment is gone; make it with sanderling devices --install rknn")
