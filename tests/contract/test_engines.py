@@ -464,7 +464,7 @@ def quantized_conv() -> onnx.ModelProto:
     weights = {
         "x_scale": np.float32(0.03),
         "y_scale": np.float32(0.05),
-        "zero": np.uint8(120),
+        "zero": np.uint8(128),
         "weight": generator.integers(-127, 128, (4, 3, 3, 3), np.int8),
         "weight_scale": generator.uniform(0.001, 0.004, 4).astype(np.float32),
         "weight_zero": np.zeros(4, np.int8),

@@ -73,6 +73,7 @@ ENVIRONMENT = Environment(
     size_bytes=1_600_000_000,
 )
 _CHIPS = ("rk3588", "rk3576", "rk3568", "rk3566", "rk3562", "rv1126b")  # the others take no float graphs
+_SCALED, _MIDDLES = ("QuantizeLinear", "DequantizeLinear"), {"uint8": 128, "int8": 0}
 _DTYPES = ("float32", "int32", "int64", "bool")
 _LOAD_S, _RUN_S = 1800.0, 1800.0
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
@@ -331,7 +332,7 @@ def _read(model: Path | bytes) -> _Graph:
         raise ModelError(f"rknn does not take {called}: {error}") from error
     del proto.graph.input[:]
     proto.graph.input.extend(kept)
-    return _Graph(with_rows(proto, 1), inputs, outputs, fed, by_row, called)
+    return _Graph(_with_kept_codes(with_rows(proto, 1)), inputs, outputs, fed, by_row, called)
 
 
 def _check_ends(proto: onnx.ModelProto, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> None:
@@ -350,6 +351,50 @@ def _check_ends(proto: onnx.ModelProto, inputs: Sequence[TensorSpec], outputs: S
     for spec in outputs:
         if spec.name not in computed:
             raise ModelError(f"output '{spec.name}' is computed from no input, and the toolkit drops it")
+
+
+def _with_kept_codes(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """Move 8-bit zero points out of the middle of their type, where the toolkit would change codes and steps.
+
+    There it makes 127 steps of the 128 below the middle, and rounds all codes again. One lower it keeps them: weights
+    move with their zero point, and what activations give up is the lowest code.
+    """
+    held = {tensor.name: tensor for tensor in proto.graph.initializer}
+    for node in proto.graph.node:
+        if node.op_type not in _SCALED or node.input[1] not in held:
+            continue
+        if len(node.input) < 3:  # the toolkit looks for one
+            kind = _array(held[node.input[0]]).dtype if node.input[0] in held else np.dtype("uint8")
+            zeros = np.zeros(_array(held[node.input[1]]).shape, kind)
+            node.input.append(_held(proto, held, f"{node.input[1]}:zero:{kind}", zeros))
+        if node.input[2] not in held:
+            continue
+        zero = _array(held[node.input[2]])
+        middle = _MIDDLES.get(zero.dtype.name)
+        if middle is None or np.any(zero != middle):
+            continue
+        if node.input[0] in held:
+            codes = _array(held[node.input[0]])
+            lower = np.maximum(codes, np.iinfo(codes.dtype).min + 1) - np.ones((), codes.dtype)
+            node.input[0] = _held(proto, held, f"{node.input[0]}:lower", lower)
+        node.input[2] = _held(proto, held, f"{node.input[2]}:lower", zero - np.ones((), zero.dtype))
+    return proto
+
+
+def _held(proto: onnx.ModelProto, held: dict[str, onnx.TensorProto], name: str, array: Array) -> str:
+    """Name of an initialiser with these values, which several nodes may share."""
+    if name not in held:
+        import onnx
+
+        held[name] = onnx.numpy_helper.from_array(array, name)
+        proto.graph.initializer.append(held[name])
+    return name
+
+
+def _array(tensor: onnx.TensorProto) -> Array:
+    from sanderling.model.graph import initializer_array
+
+    return initializer_array(tensor)
 
 
 @contextlib.contextmanager
