@@ -25,6 +25,7 @@ import pytest
 from onnx import helper
 
 from sanderling.core.errors import EngineError, ModelError, OptionError
+from sanderling.core.files import cache_folder
 from sanderling.core.precision import Precision
 from sanderling.run.engines import engine, engine_names, known_engine
 from sanderling.run.engines.base import (
@@ -152,7 +153,7 @@ def assert_right_or_refused(tested: Engine, model: onnx.ModelProto, feeds: Mappi
 
 
 def test_every_engine_is_found_by_its_file():
-    assert {"litert", "ncnn", "null", "onnxruntime", "openvino", "qnn"} <= set(engine_names())
+    assert {"litert", "mindspore", "ncnn", "null", "onnxruntime", "openvino", "qnn", "rknn"} <= set(engine_names())
 
 
 @pytest.mark.parametrize("name", engine_names())
@@ -168,6 +169,7 @@ def test_engines_file_is_imported_without_what_it_runs_on(name):
         "onnxruntime_qnn",
         "openvino",
         "pnnx",
+        "rknn",
         "torch",
     }
     assert set(done.stdout.split()) & heavy == set()
@@ -505,7 +507,7 @@ def test_int8_variant_agrees_where_taken_and_is_refused_elsewhere(tested):
         assert np.ptp(expected) > 2
         np.testing.assert_allclose(outputs, expected, atol=0.051)  # one step: a tie may be rounded either way
         fixed_point = tested.devices()[0].kind is DeviceKind.NPU  # rounds sums a little differently
-        assert np.mean(outputs != expected) < (0.1 if fixed_point else 0.01)
+        assert np.mean(np.abs(outputs - expected) > 0.026) < (0.1 if fixed_point else 0.01)
     executable.close()
 
 
@@ -646,6 +648,7 @@ def test_nothing_is_reported_to_the_engines_maker(tested, classifier, tmp_path):
     automated = ("CI", "TF_BUILD", "JENKINS_URL", "ORT_DISABLE_TELEMETRY")  # where makers ask for no reports
     environment = {key: value for key, value in os.environ.items() if key not in automated}
     environment |= {"HOME": str(home), "TMPDIR": str(temporary), "PYTHONDONTWRITEBYTECODE": "1"}
+    environment["SANDERLING_CACHE"] = str(cache_folder())  # where environments of their own are
     model = save(classifier, tmp_path / "model.onnx")
     command = [sys.executable, "-c", _WATCHED, tested.name, str(model), str(log)]
     done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120, check=False)

@@ -17,6 +17,8 @@ from sanderling.run import wire
 from sanderling.run.engines import engine
 from sanderling.run.engines.base import Compute, EngineOptions, Executable, Optimization
 
+IN_WORKER = "SANDERLING_WORKER"  # set in the environment of every worker
+
 
 def serve(source: int, sink: int) -> None:
     """Answer messages until the parent is gone."""
