@@ -23,6 +23,7 @@ import pytest
 from onnx import helper
 
 from sanderling.core.errors import EngineError, ModelError, OptionError
+from sanderling.core.files import cache_folder
 from sanderling.core.precision import Precision
 from sanderling.run.engines import engine, engine_names, known_engine
 from sanderling.run.engines.base import Compute, DeviceInfo, Engine, EngineOptions, Executable, Optimization
@@ -610,6 +611,7 @@ def test_nothing_is_reported_to_the_engines_maker(tested, classifier, tmp_path):
     automated = ("CI", "TF_BUILD", "JENKINS_URL", "ORT_DISABLE_TELEMETRY")  # where makers ask for no reports
     environment = {key: value for key, value in os.environ.items() if key not in automated}
     environment |= {"HOME": str(home), "TMPDIR": str(temporary), "PYTHONDONTWRITEBYTECODE": "1"}
+    environment["SANDERLING_CACHE"] = str(cache_folder())  # where engines are that were installed on request
     model = save(classifier, tmp_path / "model.onnx")
     command = [sys.executable, "-c", _WATCHED, tested.name, str(model), str(log)]
     done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120, check=False)

@@ -19,10 +19,11 @@ from onnx import helper, numpy_helper
 from sanderling.core.errors import ModelError, OptionError, first_line
 from sanderling.core.tensor import Array
 from sanderling.model.graph import all_nodes, lifted, opset_of
+from sanderling.model.shapes import Shape, infer_shapes
 
 _OPSET = 13
 _IR_VERSION = 7  # of the ONNX release that brought opset 13
-_REDUCTIONS = ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "SumSquare")
+_REDUCTIONS = ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "Sum", "SumSquare")
 _CHANGED_DEFAULTS = ("RoiAlign",)  # operators that say the same since opset 13, and mean another thing
 _HARD_SIGMOID = (1 / 6, 0.5)  # slope and offset of the only hard sigmoid that MindSpore Lite has
 
@@ -135,27 +136,42 @@ def plain_gemm(model: onnx.ModelProto) -> onnx.ModelProto:
     return _rewritten(model, rewrite)
 
 
-def axes_as_attributes(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Write the axes of reductions as an attribute, as before opset 18; ReduceSum keeps its input, as in opset 13.
+def explicit_axes(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Write the axes of every reduction: as an attribute, as before opset 18; ReduceSum has an input for them.
 
-    Ensures: every reduction but ReduceSum has one input.
+    Ensures: every reduction says its axes, and none but ReduceSum by an input.
 
     Raises:
-        ModelError: axes are computed while the graph runs.
+        ModelError: axes are computed while the graph runs, or are all axes of a tensor of unknown rank.
     """
 
     def rewrite(node: onnx.NodeProto, graph: _Graph) -> list[onnx.NodeProto] | None:
-        if node.op_type not in {f"Reduce{kind}" for kind in _REDUCTIONS} or len(node.input) < 2:
+        if node.op_type not in {f"Reduce{kind}" for kind in _REDUCTIONS}:
             return None
-        axes = graph.constant(node.input[1]) if node.input[1] else None
-        if node.input[1] and axes is None:
-            raise _cannot(node, f"its axes '{node.input[1]}' are computed while the graph runs")
-        if axes is None or not axes.size:
-            if _attribute(node, "noop_with_empty_axes", 0):
-                return [_node("Identity", node, [node.input[0]])]
-            return [_node(node.op_type, node, [node.input[0]], keepdims=_attribute(node, "keepdims", 1))]
-        kept = {"axes": axes.tolist(), "keepdims": _attribute(node, "keepdims", 1)}
-        return [_node(node.op_type, node, [node.input[0]], **kept)]
+        axes = _reduced_axes(node, graph)
+        if axes is None:
+            return [_node("Identity", node, [node.input[0]])]
+        keepdims = _attribute(node, "keepdims", 1)
+        if node.op_type == "ReduceSum":
+            return [_node("ReduceSum", node, [node.input[0], graph.add(np.array(axes, np.int64))], keepdims=keepdims)]
+        return [_node(node.op_type, node, [node.input[0]], axes=axes, keepdims=keepdims)]
+
+    return _rewritten(model, rewrite)
+
+
+def axes_from_the_front(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Count the attribute ``axis`` from the first axis where it is counted from the last.
+
+    Ensures: no negative ``axis`` where the rank is known.
+    """
+
+    def rewrite(node: onnx.NodeProto, graph: _Graph) -> list[onnx.NodeProto] | None:
+        axis = _attribute(node, "axis", -1 if node.op_type in ("Softmax", "LogSoftmax", "Hardmax") else 0)
+        shape = graph.shape(node.input[0]) if node.input and axis < 0 else None
+        if not shape:
+            return None
+        attributes = {item.name: helper.get_attribute_value(item) for item in node.attribute}
+        return [_node(node.op_type, node, list(node.input), **{**attributes, "axis": axis + len(shape)})]
 
     return _rewritten(model, rewrite)
 
@@ -201,24 +217,57 @@ def shapes_in_full(model: onnx.ModelProto) -> onnx.ModelProto:
     return _rewritten(model, rewrite)
 
 
-def plain_reshapes(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Drop ``allowzero`` from Reshape: a 0 in the shape then means an empty output, which only an empty input has.
+def constant_reshapes(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Give Reshape a constant shape where all axes but one are known, and drop ``allowzero``.
 
-    Ensures: no Reshape has ``allowzero``. Exact for tensors that hold anything.
+    A 0 then means an empty output, which only an empty input has. Exact for tensors that hold anything.
+
+    Ensures: no Reshape has ``allowzero``.
 
     Raises:
-        ModelError: the shape is constant and holds a 0.
+        ModelError: the shape is constant and holds a 0 that means 0.
     """
 
     def rewrite(node: onnx.NodeProto, graph: _Graph) -> list[onnx.NodeProto] | None:
-        if node.op_type != "Reshape" or not _attribute(node, "allowzero", 0):
+        if node.op_type != "Reshape":
             return None
-        shape = graph.constant(node.input[1])
-        if shape is not None and 0 in shape:
-            raise _cannot(node, f"it makes an empty tensor of shape {shape.tolist()}")
+        constant = graph.constant(node.input[1])
+        if constant is None:
+            sizes = _reshaped(graph.shape(node.input[0]), graph.shape(node.output[0]))
+            shape = graph.add(np.array(sizes, np.int64)) if sizes is not None else node.input[1]
+            return [_node("Reshape", node, [node.input[0], shape])]
+        if not _attribute(node, "allowzero", 0):
+            return None
+        if 0 in constant:
+            raise _cannot(node, f"it makes an empty tensor of shape {constant.tolist()}")
         return [_node("Reshape", node, list(node.input))]
 
     return _rewritten(model, rewrite)
+
+
+def drop_unread(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Drop nodes, weights and inputs that no output depends on.
+
+    Ensures: every node, initialiser and input is read.
+    """
+    graph = model.graph
+    needed = {value.name for value in graph.output}
+    kept = []
+    for node in reversed(graph.node):
+        if needed.isdisjoint(node.output):
+            continue
+        kept.append(node)
+        needed.update(node.input)
+        inner = [attribute.g for attribute in node.attribute if attribute.HasField("g")]
+        needed.update(name for body in inner for inside in all_nodes(body) for name in inside.input)
+        needed.update(value.name for body in inner for value in body.output)
+    read = {"node": kept[::-1]}
+    read["initializer"] = [tensor for tensor in graph.initializer if tensor.name in needed]
+    read["input"] = [value for value in graph.input if value.name in needed]
+    for field, items in read.items():
+        graph.ClearField(field)
+        getattr(graph, field).extend(items)
+    return model
 
 
 def explicit_windows(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -263,7 +312,7 @@ def lower_opset(model: onnx.ModelProto) -> onnx.ModelProto:
     for node in all_nodes(model.graph):
         if node.domain in ("", "ai.onnx"):
             _lower_node(node, opset)
-        elif opset > _OPSET:
+        else:
             raise _cannot(node, f"its domain '{node.domain}' is not ONNX's own")
     del model.opset_import[:]
     model.opset_import.append(helper.make_opsetid("", _OPSET))
@@ -278,11 +327,13 @@ TARGETS: dict[str, tuple[Callable[[onnx.ModelProto], onnx.ModelProto], ...]] = {
         compose_activations,
         compose_layer_norm,
         plain_gemm,
-        axes_as_attributes,
+        explicit_axes,
+        axes_from_the_front,
         explicit_splits,
+        constant_reshapes,
         shapes_in_full,
-        plain_reshapes,
         explicit_windows,
+        drop_unread,
         lower_opset,
     ),
 }
@@ -296,17 +347,17 @@ class _Graph:
         self._taken = {name for node in all_nodes(proto.graph) for name in (*node.input, *node.output, node.name)}
         self._taken |= set(self._constants)
         self._proto = proto
-        self._shapes: dict[str, tuple[int | str, ...]] | None = None
+        self._shapes: dict[str, Shape] | None = None
         self.added: list[onnx.TensorProto] = []
 
     def constant(self, name: str) -> Array | None:
         """The value of an initialiser."""
         return numpy_helper.to_array(self._constants[name]) if name in self._constants else None
 
-    def shape(self, name: str) -> tuple[int | str, ...] | None:
+    def shape(self, name: str) -> Shape | None:
         """Inferred sizes of a tensor's axes; text where they are not fixed."""
         if self._shapes is None:
-            self._shapes = _inferred_shapes(self._proto)
+            self._shapes = infer_shapes(self._proto)
         return self._shapes.get(name)
 
     def add(self, array: Array) -> str:
@@ -408,18 +459,6 @@ def _rewritten(
     return model
 
 
-def _inferred_shapes(model: onnx.ModelProto) -> dict[str, tuple[int | str, ...]]:
-    try:
-        inferred = onnx.shape_inference.infer_shapes(model, data_prop=True).graph
-    except Exception as error:
-        raise ModelError(f"its shapes contradict each other: {first_line(error)}") from error
-    return {
-        value.name: tuple(dim.dim_value or dim.dim_param for dim in value.type.tensor_type.shape.dim)
-        for value in (*inferred.input, *inferred.value_info, *inferred.output)
-        if value.type.tensor_type.HasField("shape")
-    }
-
-
 def _attribute(node: onnx.NodeProto, name: str, default: Any) -> Any:  # noqa: ANN401 - ONNX's own
     found = next((item for item in node.attribute if item.name == name), None)
     return default if found is None else helper.get_attribute_value(found)
@@ -428,6 +467,36 @@ def _attribute(node: onnx.NodeProto, name: str, default: Any) -> Any:  # noqa: A
 def _node(operator: str, old: onnx.NodeProto, inputs: list[str], **attributes: Any) -> onnx.NodeProto:  # noqa: ANN401
     """A node in the place of ``old``, with its name and outputs."""
     return helper.make_node(operator, inputs, list(old.output), old.name, **attributes)
+
+
+def _reduced_axes(node: onnx.NodeProto, graph: _Graph) -> list[int] | None:
+    """Axes along which a node reduces; None where it does nothing."""
+    axes = _attribute(node, "axes", None)
+    if len(node.input) > 1 and node.input[1]:
+        constant = graph.constant(node.input[1])
+        if constant is None:
+            raise _cannot(node, f"its axes '{node.input[1]}' are computed while the graph runs")
+        axes = constant.tolist()
+    if axes:
+        return list(axes)
+    if _attribute(node, "noop_with_empty_axes", 0):
+        return None
+    shape = graph.shape(node.input[0])
+    if shape is None:
+        raise _cannot(node, f"it reduces all axes, and the rank of '{node.input[0]}' is unknown")
+    return list(range(len(shape)))
+
+
+def _reshaped(before: Shape | None, after: Shape | None) -> list[int] | None:
+    """What makes ``after`` of ``before``: 0 copies an axis, and -1 is what is left; None where more are unknown."""
+    if after is None or 0 in after:
+        return None
+    unknown = [axis for axis, size in enumerate(after) if not isinstance(size, int)]
+    copied = [axis for axis in unknown if before and axis < len(before) and after[axis] and after[axis] == before[axis]]
+    left = [axis for axis in unknown if axis not in copied] or copied[:1]
+    if len(left) > 1:
+        return None
+    return [-1 if axis in left else 0 if axis in copied else int(size) for axis, size in enumerate(after)]
 
 
 def _normalized_axes(node: onnx.NodeProto, graph: _Graph) -> list[int]:
@@ -494,4 +563,6 @@ def _lower_node(node: onnx.NodeProto, opset: int) -> None:
 
 
 def _cannot(node: onnx.NodeProto, reason: str) -> ModelError:
-    return ModelError(f"operator {node.op_type} ('{node.name or next(iter(node.output), '')}') cannot be lowered: {reason}")
+    return ModelError(
+        f"operator {node.op_type} ('{node.name or next(iter(node.output), '')}') cannot be lowered: {reason}"
+    )

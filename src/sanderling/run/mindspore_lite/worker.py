@@ -1,0 +1,117 @@
+"""A process for one ``.ms``: `python -m sanderling.run.mindspore_lite.worker`.
+
+The runtime is old native code, with libraries inside that other packages bring in other versions; whatever happens to
+it happens here. It reads no ONNX and imports nothing that does.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sanderling.core.errors import EngineError, ModelError
+from sanderling.core.tensor import Array, Feeds, TensorSpec
+from sanderling.run.engines.base import DeviceKind, Placement
+from sanderling.run.mindspore_lite.log import first_error
+from sanderling.run.mindspore_lite.native import Bridge, NativeGraph
+from sanderling.run.worker import main
+
+_LOG_BYTES = 1 << 20
+
+
+class RuntimeExecutable:
+    """A loaded ``.ms``, with the names, dtypes and sizes that the runtime gives it."""
+
+    def __init__(self, graph: NativeGraph) -> None:
+        self._graph = graph
+        self._fed = graph.inputs()
+        self._shapes = [tensor.shape for tensor in self._fed]
+        self.inputs = tuple(_spec(tensor.name, tensor.dtype, tensor.shape) for tensor in self._fed)
+        self.outputs = tuple(_spec(tensor.name, tensor.dtype, ()) for tensor in graph.outputs())
+        self.placement = Placement("cpu", {DeviceKind.CPU: 1.0})
+
+    def run(self, feeds: Feeds) -> dict[str, Array]:
+        """Execute once, with the shapes of ``feeds``.
+
+        Raises:
+            EngineError: an input does not fit the runtime's dtype, or execution failed.
+        """
+        _LOG.begin()
+        arrays = [_fitting(feeds[tensor.name], tensor.dtype, tensor.name) for tensor in self._fed]
+        try:
+            results = self._run(arrays)
+        except EngineError as error:
+            raise EngineError(f"{error}: {_LOG.reason()}") from error
+        return dict(zip((spec.name for spec in self.outputs), results, strict=True))
+
+    def _run(self, arrays: list[Array]) -> list[Array]:
+        shapes = [array.shape for array in arrays]
+        if shapes != self._shapes:
+            self._graph.resize(shapes)
+            self._shapes = shapes
+        return self._graph.run(arrays)
+
+    def close(self) -> None:
+        """Free the graph."""
+        self._graph.close()
+
+
+def _spec(name: str, dtype: str, shape: tuple[int, ...]) -> TensorSpec:
+    return TensorSpec(name=name, dtype=dtype, shape=tuple(size if size >= 0 else "?" for size in shape))
+
+
+def _fitting(array: Array, dtype: str, name: str) -> Array:
+    """The array in the runtime's dtype: the converter makes int64 inputs int32."""
+    if array.dtype.name == dtype:
+        return array
+    fitting = array.astype(dtype)
+    if not np.array_equal(fitting, array):
+        raise EngineError(f"'{name}' is held as {dtype}, and a value of it does not fit")
+    return fitting
+
+
+def _load(header: dict[str, Any]) -> RuntimeExecutable:
+    """Load the bytes of a file, from an offset on."""
+    with Path(header["model"]).open("rb") as stream:
+        stream.seek(header["offset"])
+        data = stream.read()
+    _LOG.begin()
+    try:
+        return RuntimeExecutable(Bridge(Path(header["bridge"])).load(data, header["threads"]))
+    except ModelError as error:
+        raise ModelError(f"{error}: {_LOG.reason()}") from error
+
+
+class _Log:
+    """Standard error, kept in memory: the runtime gives its reasons there and nowhere else."""
+
+    def __init__(self) -> None:
+        self._file = -1
+
+    def keep(self) -> None:
+        """From now on, this process's standard error is this log."""
+        self._file = os.memfd_create("mindspore-log")
+        os.dup2(self._file, 2)
+
+    def begin(self) -> None:
+        """Forget what was logged before."""
+        if self._file >= 0:
+            os.ftruncate(self._file, 0)
+            os.lseek(self._file, 0, os.SEEK_SET)
+
+    def reason(self) -> str:
+        """Why something failed since the beginning."""
+        if self._file < 0:
+            return "it gave no reason"
+        size = min(os.fstat(self._file).st_size, _LOG_BYTES)
+        return first_error(os.pread(self._file, size, 0).decode(errors="replace"))
+
+
+_LOG = _Log()
+
+if __name__ == "__main__":
+    _LOG.keep()
+    main(_load)
