@@ -77,11 +77,10 @@ def _inferred(model: onnx.ModelProto) -> dict[str, Shape]:
     except Exception as error:
         raise ModelError(f"its shapes contradict each other: {first_line(error)}") from error
     return {
-        value.name: tuple(dim.dim_value if dim.HasField("dim_value") else dim.dim_param for dim in _dims(value))
+        value.name: tuple(
+            dim.dim_value if dim.HasField("dim_value") else dim.dim_param for dim in value.type.tensor_type.shape.dim
+        )
         for value in (*graph.input, *graph.value_info, *graph.output)
         if value.type.tensor_type.HasField("shape")
     }
 
-
-def _dims(value: onnx.ValueInfoProto) -> Sequence[onnx.TensorShapeProto.Dimension]:
-    return value.type.tensor_type.shape.dim

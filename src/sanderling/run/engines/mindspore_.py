@@ -4,8 +4,8 @@ It comes from the libraries of the PyPI wheel `mindspore-lite` and a bridge that
 ``run/mindspore_lite``. A graph is lowered (``model/lowering.py``), converted to ``.ms``, and loaded in a worker process
 of its own. The converter makes wrong graphs without a word, and the runtime returns memory that nobody wrote: so what
 was converted must first compute what ONNX Runtime computes of random inputs, and shapes are inferred before a run with
-new ones. The runtime optimises a graph always and fully, so ``optimization`` and ``lean`` change nothing. Integers of
-64 bits are held in 32.
+new ones. The runtime optimises a graph always and fully, so ``optimization`` changes nothing; it is loaded once for
+every set of input shapes, and ``lean`` keeps only the last. Integers of 64 bits are held in 32.
 """
 
 from __future__ import annotations
@@ -50,6 +50,7 @@ _WORKER = "sanderling.run.mindspore_lite.worker"
 _TOLERANCE = 1e-4  # relative, of the outputs of what was converted
 _ROWS = (1, 3)  # that a dynamic first axis is tried with
 _SIZES = (8, 32, 224)  # that other dynamic axes are tried with, until ONNX Runtime takes one
+_KEPT = 4  # sets of input shapes for which a graph stays loaded
 _DIGEST_BYTES = 32  # of the SHA-256 that a cache file begins with
 
 
@@ -224,7 +225,13 @@ def _loaded(graph: _Graph, file: Path, offset: int, device: DeviceInfo, options:
         EngineError: the worker could not be started, crashed or hung.
     """
     worker = Worker(module=_WORKER)
-    header = {"bridge": str(library.bridge()), "model": str(file), "offset": offset, "threads": options.threads}
+    header = {
+        "bridge": str(library.bridge()),
+        "model": str(file),
+        "offset": offset,
+        "threads": options.threads,
+        "kept": 1 if options.lean else _KEPT,
+    }
     try:
         loaded = worker.load_as(header)
         _check_names(loaded, graph)

@@ -90,7 +90,7 @@ class NativeGraph:
         return [self._described(1, index) for index in range(self._library.sdl_count(self._handle, 1))]
 
     def resize(self, shapes: Sequence[tuple[int, ...]]) -> None:
-        """Give all inputs, in the runtime's order, new shapes.
+        """Give all inputs, in the runtime's order, their shapes; only once, and before the first run.
 
         Raises:
             EngineError: the shapes do not fit the graph.

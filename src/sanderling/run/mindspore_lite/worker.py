@@ -7,6 +7,9 @@ it happens here. It reads no ONNX and imports nothing that does.
 from __future__ import annotations
 
 import os
+from collections import OrderedDict
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,19 +22,30 @@ from sanderling.run.mindspore_lite.log import first_error
 from sanderling.run.mindspore_lite.native import Bridge, NativeGraph
 from sanderling.run.worker import main
 
+Shapes = tuple[tuple[int, ...], ...]
 _LOG_BYTES = 1 << 20
 
 
 class RuntimeExecutable:
-    """A loaded ``.ms``, with the names, dtypes and sizes that the runtime gives it."""
+    """A ``.ms`` with the names, dtypes and sizes that the runtime gives it.
 
-    def __init__(self, graph: NativeGraph) -> None:
-        self._graph = graph
+    It is loaded once for every set of input shapes, as a graph that was resized before may compute wrong numbers or
+    write outside its memory: a transposition that only renamed the axes of one row keeps doing so with three.
+    """
+
+    def __init__(self, load: Callable[[], NativeGraph], kept: int) -> None:
+        self._load = load
+        self._most = kept
+        self._graphs: OrderedDict[Shapes, NativeGraph] = OrderedDict()
+        graph = load()
+        self._fresh: NativeGraph | None = graph  # with no shapes yet
         self._fed = graph.inputs()
-        self._shapes = [tensor.shape for tensor in self._fed]
         self.inputs = tuple(_spec(tensor.name, tensor.dtype, tensor.shape) for tensor in self._fed)
         self.outputs = tuple(_spec(tensor.name, tensor.dtype, ()) for tensor in graph.outputs())
         self.placement = Placement("cpu", {DeviceKind.CPU: 1.0})
+        if not any(spec.dynamic_axes for spec in self.inputs):
+            self._graphs[tuple(tensor.shape for tensor in self._fed)] = graph
+            self._fresh = None
 
     def run(self, feeds: Feeds) -> dict[str, Array]:
         """Execute once, with the shapes of ``feeds``.
@@ -42,21 +56,28 @@ class RuntimeExecutable:
         _LOG.begin()
         arrays = [_fitting(feeds[tensor.name], tensor.dtype, tensor.name) for tensor in self._fed]
         try:
-            results = self._run(arrays)
-        except EngineError as error:
+            results = self._graph_for(tuple(array.shape for array in arrays)).run(arrays)
+        except (EngineError, ModelError) as error:
             raise EngineError(f"{error}: {_LOG.reason()}") from error
         return dict(zip((spec.name for spec in self.outputs), results, strict=True))
 
-    def _run(self, arrays: list[Array]) -> list[Array]:
-        shapes = [array.shape for array in arrays]
-        if shapes != self._shapes:
-            self._graph.resize(shapes)
-            self._shapes = shapes
-        return self._graph.run(arrays)
-
     def close(self) -> None:
-        """Free the graph."""
-        self._graph.close()
+        """Free all graphs."""
+        if self._fresh:
+            self._fresh.close()
+        while self._graphs:
+            self._graphs.popitem()[1].close()
+
+    def _graph_for(self, shapes: Shapes) -> NativeGraph:
+        """The graph for these shapes; the one not used for longest gives way when there are too many."""
+        if shapes not in self._graphs:
+            while len(self._graphs) >= self._most:
+                self._graphs.popitem(last=False)[1].close()
+            graph, self._fresh = self._fresh or self._load(), None
+            graph.resize(shapes)
+            self._graphs[shapes] = graph
+        self._graphs.move_to_end(shapes)
+        return self._graphs[shapes]
 
 
 def _spec(name: str, dtype: str, shape: tuple[int, ...]) -> TensorSpec:
@@ -79,8 +100,9 @@ def _load(header: dict[str, Any]) -> RuntimeExecutable:
         stream.seek(header["offset"])
         data = stream.read()
     _LOG.begin()
+    bridge = Bridge(Path(header["bridge"]))
     try:
-        return RuntimeExecutable(Bridge(Path(header["bridge"])).load(data, header["threads"]))
+        return RuntimeExecutable(partial(bridge.load, data, header["threads"]), header["kept"])
     except ModelError as error:
         raise ModelError(f"{error}: {_LOG.reason()}") from error
 
