@@ -51,8 +51,8 @@ def step_of(model: onnx.ModelProto, output: str) -> float:
 
 
 def _folded(model: onnx.ModelProto) -> onnx.ModelProto:
-    """A copy with BatchNormalization as a part of its Conv, as every INT8 variant has it."""
+    """A copy with its shapes, and BatchNormalization as a part of its Conv, as every INT8 variant has it."""
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
     normalizes = any(node.op_type == "BatchNormalization" for node in model.graph.node)
-    return onnxslim.slim(copy) if normalizes else copy
+    return onnx.shape_inference.infer_shapes(onnxslim.slim(copy) if normalizes else copy)

@@ -254,13 +254,22 @@ def verify(
 
 
 @app.command()
-def devices(as_json: Json = False) -> None:
+def devices(
+    install: Annotated[
+        str | None,
+        typer.Option(metavar="ENGINE", help="Make the environment of its own that this engine needs, such as rknn."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
     """List engines, whether they are installed, and the devices that they reach."""
     with reporting_errors(as_json=as_json):
         from dataclasses import asdict
 
         from sanderling.run.devices import list_engines
 
+        if install is not None:
+            _install(install, as_json=as_json)
+            return
         states = list_engines()
         value = {"engines": [asdict(state) for state in states]}
         print_result(value, as_json=as_json, show=lambda console: _present().engines(console, states))
@@ -281,6 +290,20 @@ def demo(
         with RichProgress() as progress:
             story = tell(output, progress)
         print_result(story.summary(), as_json=as_json, show=lambda console: _present().story(console, story))
+
+
+def _install(name: str, *, as_json: bool) -> None:
+    from sanderling.cli.progress import RichProgress
+    from sanderling.core.files import folder_size_bytes
+    from sanderling.run.engines import environment_of
+    from sanderling.run.environments import install
+
+    environment = environment_of(name)
+    with RichProgress() as progress:
+        python = install(environment, progress)
+    size_bytes = folder_size_bytes(environment.folder)
+    value = {"environment": {"name": name, "python": str(python), "size_bytes": size_bytes}}
+    print_result(value, as_json=as_json, show=lambda console: _present().environment(console, environment, size_bytes))
 
 
 def _present() -> Any:  # noqa: ANN401 - a module

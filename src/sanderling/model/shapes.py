@@ -83,4 +83,3 @@ def _inferred(model: onnx.ModelProto) -> dict[str, Shape]:
         for value in (*graph.input, *graph.value_info, *graph.output)
         if value.type.tensor_type.HasField("shape")
     }
-

@@ -17,7 +17,7 @@ from sanderling.core.errors import EngineError, SanderlingError
 from sanderling.core.tensor import Array, Feeds, TensorSpec
 from sanderling.run import wire
 from sanderling.run.engines.base import DeviceKind, EngineOptions, Placement
-from sanderling.run.worker import options_to
+from sanderling.run.worker import IN_WORKER, options_to
 
 LOAD_TIMEOUT_S = 120.0
 RUN_TIMEOUT_S = 60.0
@@ -27,12 +27,16 @@ class Worker:
     """One worker process, started on first use and again after a crash. Usable from several threads, in turn.
 
     Args:
-        python: interpreter that runs it.
+        python: its interpreter; this one by default.
+        path: where another interpreter finds Sanderling, and nothing else of ours, see ``environments.import_path``.
         module: that serves, with ``run/worker.py``.
     """
 
-    def __init__(self, *, python: str = sys.executable, module: str = "sanderling.run.worker") -> None:
+    def __init__(
+        self, *, python: str = sys.executable, path: Path | None = None, module: str = "sanderling.run.worker"
+    ) -> None:
         self._command = [python, "-m", module]
+        self._path = path
         self._process: subprocess.Popen[bytes] | None = None
         self._lock = threading.Lock()
         self._keys = itertools.count()
@@ -97,10 +101,18 @@ class Worker:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
                 bufsize=0,
+                env=self._variables(),
             )
             assert self._process.stdin is not None
             os.set_blocking(self._process.stdin.fileno(), False)
         return self._process
+
+    def _variables(self) -> dict[str, str]:
+        variables = {**os.environ, IN_WORKER: "1"}
+        if self._path is not None:
+            variables.pop("PYTHONHOME", None)
+            variables["PYTHONPATH"] = str(self._path)
+        return variables
 
     def _end(self) -> str:
         """End the process and say how it ended."""

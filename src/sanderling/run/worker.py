@@ -18,6 +18,7 @@ from sanderling.run import wire
 from sanderling.run.engines import engine
 from sanderling.run.engines.base import Compute, EngineOptions, Executable, Optimization
 
+IN_WORKER = "SANDERLING_WORKER"  # set in the environment of every worker
 Load = Callable[[dict[str, Any]], Executable]
 
 
