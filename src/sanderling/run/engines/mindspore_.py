@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 
     from sanderling.model.shapes import Shape
 
+ENVIRONMENT = library.Libraries()
 _DTYPES = ("float32", "int32", "int64")
 _WORKER = "sanderling.run.mindspore_lite.worker"
 _TOLERANCE = 1e-4  # relative, of the outputs of what was converted

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from sanderling.core.errors import EngineError, OutputError, UnavailableError, first_line
 from sanderling.core.files import cache_folder, replacing, sha256_of
-from sanderling.core.progress import Progress, Silent
+from sanderling.core.progress import Progress
 
 VERSION = "2.0.0"
 _PROJECT = "mindspore-lite"
@@ -75,18 +75,33 @@ def state() -> State:
     return State(True)
 
 
-def install(progress: Progress | None = None) -> None:
-    """Fetch the libraries and compile the bridge, unless both are here.
+class Libraries:
+    """What `sanderling devices --install mindspore` makes."""
 
-    Raises:
-        UnavailableError: there is no build for this machine, no compiler, or pip cannot fetch the wheel.
-        OutputError: the cache folder cannot be written.
-        EngineError: what was fetched is not the wheel, or the bridge does not compile.
-    """
-    progress = progress or Silent()
+    name = "mindspore"
+
+    @property
+    def folder(self) -> Path:
+        """Where the libraries and the compiled bridges are, or will be."""
+        return _folder()
+
+    def install(self, progress: Progress) -> None:
+        """Fetch the libraries and compile the bridge, unless both are here.
+
+        Raises:
+            UnavailableError: there is no build for this machine, no compiler, or pip cannot fetch the wheel.
+            OutputError: the cache folder cannot be written.
+            EngineError: what was fetched is not the wheel, or the bridge does not compile.
+        """
+        _install(progress)
+
+
+def _install(progress: Progress) -> None:
     here = (platform.system(), platform.machine())
     if here != _SYSTEM:
         raise UnavailableError(f"engine 'mindspore' cannot be installed: {state().hint}")
+    if not shutil.which(_COMPILER) and not _compiled():
+        raise UnavailableError(f"engine 'mindspore' cannot be installed: it needs {_COMPILER_HINT}")
     if not _unpacked().is_dir():
         progress.stage(f"fetch {_PROJECT} {VERSION}, 169 MB")
         _make_cache()
