@@ -25,6 +25,7 @@ _OPSET = 13
 _IR_VERSION = 7  # of the ONNX release that brought opset 13
 _REDUCTIONS = ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "Sum", "SumSquare")
 _CHANGED_DEFAULTS = ("RoiAlign",)  # operators that say the same since opset 13, and mean another thing
+_SELU = (1.67326319217681884765625, 1.05070102214813232421875)  # alpha and gamma, by default
 _HARD_SIGMOID = (1 / 6, 0.5)  # slope and offset of the only hard sigmoid that MindSpore Lite has
 
 
@@ -78,7 +79,7 @@ def raise_opset(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def compose_activations(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Write HardSwish, Gelu, Mish and unusual HardSigmoids with simpler operators.
+    """Write activations with simpler operators: HardSwish, Gelu, Mish, PRelu, the Elu family, unusual HardSigmoids.
 
     Ensures: none of them is left, but for HardSigmoids of slope 1/6 and offset 1/2.
     """
@@ -176,29 +177,6 @@ def axes_from_the_front(model: onnx.ModelProto) -> onnx.ModelProto:
     return _rewritten(model, rewrite)
 
 
-def explicit_splits(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Write the sizes of the parts of Split as an input.
-
-    Ensures: every Split has two inputs, and no ``num_outputs``.
-
-    Raises:
-        ModelError: the axis has no fixed size.
-    """
-
-    def rewrite(node: onnx.NodeProto, graph: _Graph) -> list[onnx.NodeProto] | None:
-        if node.op_type != "Split" or (len(node.input) > 1 and node.input[1]):
-            return None
-        axis, count = _attribute(node, "axis", 0), len(node.output)
-        shape = graph.shape(node.input[0])
-        if shape is None or not isinstance(shape[axis], int):
-            raise _cannot(node, f"axis {axis} of '{node.input[0]}' has no fixed size")
-        size = math.ceil(shape[axis] / count)
-        sizes = [size] * (count - 1) + [shape[axis] - size * (count - 1)]
-        return [_node("Split", node, [node.input[0], graph.add(np.array(sizes, np.int64))], axis=axis)]
-
-    return _rewritten(model, rewrite)
-
-
 def shapes_in_full(model: onnx.ModelProto) -> onnx.ModelProto:
     """Write a Shape of some axes as a Slice of the whole Shape.
 
@@ -213,6 +191,30 @@ def shapes_in_full(model: onnx.ModelProto) -> onnx.ModelProto:
         ends = (_attribute(node, "start", 0), _attribute(node, "end", np.iinfo(np.int64).max))
         bounds = [graph.add(np.array([end], np.int64)) for end in ends]
         return part.finished(part("Slice", [part("Shape", [node.input[0]]), *bounds]))
+
+    return _rewritten(model, rewrite)
+
+
+def splits_as_slices(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Write Split as a Slice for every part.
+
+    Ensures: no Split is left.
+
+    Raises:
+        ModelError: the sizes of the parts are computed while the graph runs, or the axis has no fixed size.
+    """
+
+    def rewrite(node: onnx.NodeProto, graph: _Graph) -> list[onnx.NodeProto] | None:
+        if node.op_type != "Split":
+            return None
+        axis = graph.add(np.array([_attribute(node, "axis", 0)], np.int64))
+        ends = [0, *itertools.accumulate(_split_sizes(node, graph))]
+        bounds = [graph.add(np.array([end], np.int64)) for end in ends]
+        return [
+            helper.make_node("Slice", [node.input[0], begin, end, axis], [output], graph.fresh(f"{output}_Slice"))
+            for output, begin, end in zip(node.output, bounds, bounds[1:], strict=False)
+            if output
+        ]
 
     return _rewritten(model, rewrite)
 
@@ -268,6 +270,29 @@ def drop_unread(model: onnx.ModelProto) -> onnx.ModelProto:
         graph.ClearField(field)
         getattr(graph, field).extend(items)
     return model
+
+
+def pad_before_averages(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Write the pads that an AveragePool counts as a Pad before it.
+
+    Ensures: no AveragePool has ``count_include_pad``, but where it also rounds its size up.
+    """
+
+    def rewrite(node: onnx.NodeProto, graph: _Graph) -> list[onnx.NodeProto] | None:
+        counted = node.op_type == "AveragePool" and _attribute(node, "count_include_pad", 0)
+        if not counted or _attribute(node, "ceil_mode", 0) or _attribute(node, "auto_pad", b"NOTSET") != b"NOTSET":
+            return None
+        pads = _attribute(node, "pads", [])
+        kept = {item.name: helper.get_attribute_value(item) for item in node.attribute}
+        for name in ("pads", "count_include_pad"):
+            kept.pop(name, None)
+        part, padded, half = _Parts(node, graph), node.input[0], len(pads) // 2
+        if any(pads):
+            amounts = graph.add(np.array([0, 0, *pads[:half], 0, 0, *pads[half:]], np.int64))
+            padded = part("Pad", [padded, amounts], mode="constant")
+        return part.finished(part("AveragePool", [padded], **kept))
+
+    return _rewritten(model, rewrite)
 
 
 def explicit_windows(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -329,9 +354,10 @@ TARGETS: dict[str, tuple[Callable[[onnx.ModelProto], onnx.ModelProto], ...]] = {
         plain_gemm,
         explicit_axes,
         axes_from_the_front,
-        explicit_splits,
         constant_reshapes,
+        splits_as_slices,
         shapes_in_full,
+        pad_before_averages,
         explicit_windows,
         drop_unread,
         lower_opset,
@@ -436,11 +462,34 @@ def _mish(node: onnx.NodeProto, graph: _Graph) -> list[onnx.NodeProto]:
     return part.finished(part("Mul", [x, part("Tanh", [part("Softplus", [x])])]))
 
 
+def _elu(node: onnx.NodeProto, graph: _Graph) -> list[onnx.NodeProto]:
+    """Elu, Celu and Selu: factor · (max(x, 0) + alpha · (exp(min(x, 0) / slope) - 1))."""
+    alpha, factor, slope = _attribute(node, "alpha", 1.0), 1.0, 1.0
+    if node.op_type == "Celu":
+        slope = alpha
+    if node.op_type == "Selu":
+        alpha, factor = _attribute(node, "alpha", _SELU[0]), _attribute(node, "gamma", _SELU[1])
+    part, x = _Parts(node, graph), node.input[0]
+    below = part.scaled(part("Min", [x, part.constant(0)]), 1 / slope)
+    bent = part.scaled(part("Sub", [part("Exp", [below]), part.constant(1)]), alpha * factor)
+    return part.finished(part("Add", [part.scaled(part("Relu", [x]), factor), bent]))
+
+
+def _prelu(node: onnx.NodeProto, graph: _Graph) -> list[onnx.NodeProto]:
+    part, (x, slope) = _Parts(node, graph), node.input
+    below = part("Mul", [part("Relu", [part("Neg", [x])]), slope])
+    return part.finished(part("Sub", [part("Relu", [x]), below]))
+
+
 _ACTIVATIONS: dict[str, Callable[[onnx.NodeProto, _Graph], list[onnx.NodeProto] | None]] = {
     "HardSwish": _hard_swish,
     "HardSigmoid": _hard_sigmoid,
     "Gelu": _gelu,
     "Mish": _mish,
+    "Elu": _elu,
+    "Celu": _elu,
+    "Selu": _elu,
+    "PRelu": _prelu,
 }
 
 
@@ -485,6 +534,21 @@ def _reduced_axes(node: onnx.NodeProto, graph: _Graph) -> list[int] | None:
     if shape is None:
         raise _cannot(node, f"it reduces all axes, and the rank of '{node.input[0]}' is unknown")
     return list(range(len(shape)))
+
+
+def _split_sizes(node: onnx.NodeProto, graph: _Graph) -> list[int]:
+    if len(node.input) > 1 and node.input[1]:
+        sizes = graph.constant(node.input[1])
+        if sizes is None:
+            raise _cannot(node, f"the sizes '{node.input[1]}' are computed while the graph runs")
+        return [int(size) for size in sizes]
+    axis, count = _attribute(node, "axis", 0), len(node.output)
+    shape = graph.shape(node.input[0])
+    whole = shape[axis] if shape is not None else ""
+    if not isinstance(whole, int):
+        raise _cannot(node, f"axis {axis} of '{node.input[0]}' has no fixed size")
+    size = math.ceil(whole / count)
+    return [size] * (count - 1) + [whole - size * (count - 1)]
 
 
 def _reshaped(before: Shape | None, after: Shape | None) -> list[int] | None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import platform
+import re
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -215,7 +216,16 @@ def _convert(graph: _Graph, target: Path) -> None:
     try:
         convert(graph.lowered, target)
     except ModelError as error:
-        raise ModelError(f"mindspore does not take {graph.called}: {error}") from error
+        reason = f"{_culprit(str(error), graph)}{error}"
+        raise ModelError(f"mindspore does not take {graph.called}: {reason}") from error
+
+
+def _culprit(reason: str, graph: _Graph) -> str:
+    """The first node whose operator the converter's reason names; it names no nodes itself."""
+    for node in graph.lowered.graph.node:
+        if re.search(rf"\b{node.op_type}\b", reason):
+            return f"operator {node.op_type} ('{node.name or node.output[0]}'): "
+    return ""
 
 
 def _loaded(graph: _Graph, file: Path, offset: int, device: DeviceInfo, options: EngineOptions) -> MindSporeExecutable:
@@ -312,6 +322,8 @@ def _checked(results: dict[str, Array], spec: TensorSpec, shapes: dict[str, Shap
     from sanderling.model.shapes import fits
 
     array, wanted = results[spec.name], shapes.get(spec.name)
+    if wanted == () and array.shape == (1,):  # the runtime has no scalars
+        array = array.reshape(())
     if wanted is not None and not fits(array.shape, wanted):
         raise EngineError(f"mindspore returns '{spec.name}' of shape {array.shape}: the graph makes {list(wanted)}")
     return array if array.dtype.name == spec.dtype else array.astype(spec.dtype)
