@@ -35,6 +35,7 @@ from sanderling.run.engines.base import (
     Executable,
     Optimization,
 )
+from tests.installing import install_mindspore
 from tests.models import (
     chain,
     conv_classifier,
@@ -97,6 +98,8 @@ def sizes_of(value: onnx.ValueInfoProto, *, rows: int = 3) -> list[int]:
 @pytest.fixture(params=engine_names())
 def tested(request: pytest.FixtureRequest) -> Engine:
     found = known_engine(request.param)
+    if request.param == "mindspore":
+        install_mindspore()
     state = found.availability()
     if not state.installed:
         pytest.skip(f"{request.param} is not installed: {state.hint}")
