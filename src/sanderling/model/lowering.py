@@ -14,19 +14,18 @@ from typing import Any
 
 import numpy as np
 import onnx
-from onnx import helper, numpy_helper
+from onnx import helper
 
 from sanderling.core.errors import ModelError, OptionError, first_line
-from sanderling.core.tensor import Array
+from sanderling.model.activations import COMPOSED
 from sanderling.model.graph import all_nodes, lifted, opset_of
-from sanderling.model.shapes import Shape, infer_shapes
+from sanderling.model.rewriting import GraphView, Parts, attribute_of, cannot_lower, replacement, rewritten
+from sanderling.model.shapes import Shape
 
 _OPSET = 13
 _IR_VERSION = 7  # of the ONNX release that brought opset 13
 _REDUCTIONS = ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "Sum", "SumSquare")
 _CHANGED_DEFAULTS = ("RoiAlign",)  # operators that say the same since opset 13, and mean another thing
-_SELU = (1.67326319217681884765625, 1.05070102214813232421875)  # alpha and gamma, by default
-_HARD_SIGMOID = (1 / 6, 0.5)  # slope and offset of the only hard sigmoid that MindSpore Lite has
 
 
 def lower(model: onnx.ModelProto, target: str) -> onnx.ModelProto:
@@ -84,11 +83,11 @@ def compose_activations(model: onnx.ModelProto) -> onnx.ModelProto:
     Ensures: none of them is left, but for HardSigmoids of slope 1/6 and offset 1/2.
     """
 
-    def rewrite(node: onnx.NodeProto, graph: _Graph) -> list[onnx.NodeProto] | None:
-        compose = _ACTIVATIONS.get(node.op_type)
+    def rewrite(node: onnx.NodeProto, graph: GraphView) -> list[onnx.NodeProto] | None:
+        compose = COMPOSED.get(node.op_type)
         return compose(node, graph) if compose else None
 
-    return _rewritten(model, rewrite)
+    return rewritten(model, rewrite)
 
 
 def compose_layer_norm(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -99,21 +98,20 @@ def compose_layer_norm(model: onnx.ModelProto) -> onnx.ModelProto:
     Source: ONNX operator LayerNormalization, opset 17.
     """
 
-    def rewrite(node: onnx.NodeProto, graph: _Graph) -> list[onnx.NodeProto] | None:
+    def rewrite(node: onnx.NodeProto, graph: GraphView) -> list[onnx.NodeProto] | None:
         if node.op_type != "LayerNormalization" or any(node.output[1:]):
             return None
         axes = _normalized_axes(node, graph)
-        part = _Parts(node, graph)
-        mean = part("ReduceMean", [node.input[0]], axes=axes, keepdims=1)
-        centred = part("Sub", [node.input[0], mean])
-        variance = part("ReduceMean", [part("Mul", [centred, centred])], axes=axes, keepdims=1)
-        deviation = part("Sqrt", [part("Add", [variance, part.constant(_attribute(node, "epsilon", 1e-5))])])
+        part = Parts(node, graph)
+        centred = part("Sub", [node.input[0], part.mean(node.input[0], axes)])
+        variance = part.mean(part("Mul", [centred, centred]), axes)
+        deviation = part("Sqrt", [part("Add", [variance, part.constant(attribute_of(node, "epsilon", 1e-5))])])
         affine = part("Mul", [part("Div", [centred, deviation]), node.input[1]])
         if len(node.input) > 2 and node.input[2]:
             affine = part("Add", [affine, node.input[2]])
         return part.finished(affine)
 
-    return _rewritten(model, rewrite)
+    return rewritten(model, rewrite)
 
 
 def plain_gemm(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -122,19 +120,19 @@ def plain_gemm(model: onnx.ModelProto) -> onnx.ModelProto:
     Ensures: every Gemm has ``alpha`` 1, ``beta`` 1 and ``transA`` 0.
     """
 
-    def rewrite(node: onnx.NodeProto, graph: _Graph) -> list[onnx.NodeProto] | None:
-        alpha, beta = _attribute(node, "alpha", 1.0), _attribute(node, "beta", 1.0)
-        transposed = bool(_attribute(node, "transA", 0))
+    def rewrite(node: onnx.NodeProto, graph: GraphView) -> list[onnx.NodeProto] | None:
+        alpha, beta = attribute_of(node, "alpha", 1.0), attribute_of(node, "beta", 1.0)
+        transposed = bool(attribute_of(node, "transA", 0))
         if node.op_type != "Gemm" or (alpha == 1 and beta == 1 and not transposed):
             return None
-        part = _Parts(node, graph)
+        part = Parts(node, graph)
         left = part("Transpose", [node.input[0]], perm=[1, 0]) if transposed else node.input[0]
         factors = [part.scaled(left, alpha), node.input[1]]
         if len(node.input) > 2 and node.input[2]:
             factors.append(part.scaled(node.input[2], beta))
-        return part.finished(part("Gemm", factors, transB=_attribute(node, "transB", 0)))
+        return part.finished(part("Gemm", factors, transB=attribute_of(node, "transB", 0)))
 
-    return _rewritten(model, rewrite)
+    return rewritten(model, rewrite)
 
 
 def explicit_axes(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -146,18 +144,20 @@ def explicit_axes(model: onnx.ModelProto) -> onnx.ModelProto:
         ModelError: axes are computed while the graph runs, or are all axes of a tensor of unknown rank.
     """
 
-    def rewrite(node: onnx.NodeProto, graph: _Graph) -> list[onnx.NodeProto] | None:
+    def rewrite(node: onnx.NodeProto, graph: GraphView) -> list[onnx.NodeProto] | None:
         if node.op_type not in {f"Reduce{kind}" for kind in _REDUCTIONS}:
             return None
         axes = _reduced_axes(node, graph)
         if axes is None:
-            return [_node("Identity", node, [node.input[0]])]
-        keepdims = _attribute(node, "keepdims", 1)
+            return [replacement("Identity", node, [node.input[0]])]
+        keepdims = attribute_of(node, "keepdims", 1)
         if node.op_type == "ReduceSum":
-            return [_node("ReduceSum", node, [node.input[0], graph.add(np.array(axes, np.int64))], keepdims=keepdims)]
-        return [_node(node.op_type, node, [node.input[0]], axes=axes, keepdims=keepdims)]
+            return [
+                replacement("ReduceSum", node, [node.input[0], graph.add(np.array(axes, np.int64))], keepdims=keepdims)
+            ]
+        return [replacement(node.op_type, node, [node.input[0]], axes=axes, keepdims=keepdims)]
 
-    return _rewritten(model, rewrite)
+    return rewritten(model, rewrite)
 
 
 def axes_from_the_front(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -166,15 +166,15 @@ def axes_from_the_front(model: onnx.ModelProto) -> onnx.ModelProto:
     Ensures: no negative ``axis`` where the rank is known.
     """
 
-    def rewrite(node: onnx.NodeProto, graph: _Graph) -> list[onnx.NodeProto] | None:
-        axis = _attribute(node, "axis", -1 if node.op_type in ("Softmax", "LogSoftmax", "Hardmax") else 0)
+    def rewrite(node: onnx.NodeProto, graph: GraphView) -> list[onnx.NodeProto] | None:
+        axis = attribute_of(node, "axis", -1 if node.op_type in ("Softmax", "LogSoftmax", "Hardmax") else 0)
         shape = graph.shape(node.input[0]) if node.input and axis < 0 else None
         if not shape:
             return None
         attributes = {item.name: helper.get_attribute_value(item) for item in node.attribute}
-        return [_node(node.op_type, node, list(node.input), **{**attributes, "axis": axis + len(shape)})]
+        return [replacement(node.op_type, node, list(node.input), **{**attributes, "axis": axis + len(shape)})]
 
-    return _rewritten(model, rewrite)
+    return rewritten(model, rewrite)
 
 
 def shapes_in_full(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -183,16 +183,16 @@ def shapes_in_full(model: onnx.ModelProto) -> onnx.ModelProto:
     Ensures: no Shape has ``start`` or ``end``.
     """
 
-    def rewrite(node: onnx.NodeProto, graph: _Graph) -> list[onnx.NodeProto] | None:
+    def rewrite(node: onnx.NodeProto, graph: GraphView) -> list[onnx.NodeProto] | None:
         names = {attribute.name for attribute in node.attribute}
         if node.op_type != "Shape" or not names:
             return None
-        part = _Parts(node, graph)
-        ends = (_attribute(node, "start", 0), _attribute(node, "end", np.iinfo(np.int64).max))
+        part = Parts(node, graph)
+        ends = (attribute_of(node, "start", 0), attribute_of(node, "end", np.iinfo(np.int64).max))
         bounds = [graph.add(np.array([end], np.int64)) for end in ends]
         return part.finished(part("Slice", [part("Shape", [node.input[0]]), *bounds]))
 
-    return _rewritten(model, rewrite)
+    return rewritten(model, rewrite)
 
 
 def splits_as_slices(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -204,10 +204,10 @@ def splits_as_slices(model: onnx.ModelProto) -> onnx.ModelProto:
         ModelError: the sizes of the parts are computed while the graph runs, or the axis has no fixed size.
     """
 
-    def rewrite(node: onnx.NodeProto, graph: _Graph) -> list[onnx.NodeProto] | None:
+    def rewrite(node: onnx.NodeProto, graph: GraphView) -> list[onnx.NodeProto] | None:
         if node.op_type != "Split":
             return None
-        axis = graph.add(np.array([_attribute(node, "axis", 0)], np.int64))
+        axis = graph.add(np.array([attribute_of(node, "axis", 0)], np.int64))
         ends = [0, *itertools.accumulate(_split_sizes(node, graph))]
         bounds = [graph.add(np.array([end], np.int64)) for end in ends]
         return [
@@ -216,7 +216,7 @@ def splits_as_slices(model: onnx.ModelProto) -> onnx.ModelProto:
             if output
         ]
 
-    return _rewritten(model, rewrite)
+    return rewritten(model, rewrite)
 
 
 def constant_reshapes(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -230,21 +230,21 @@ def constant_reshapes(model: onnx.ModelProto) -> onnx.ModelProto:
         ModelError: the shape is constant and holds a 0 that means 0.
     """
 
-    def rewrite(node: onnx.NodeProto, graph: _Graph) -> list[onnx.NodeProto] | None:
+    def rewrite(node: onnx.NodeProto, graph: GraphView) -> list[onnx.NodeProto] | None:
         if node.op_type != "Reshape":
             return None
         constant = graph.constant(node.input[1])
         if constant is None:
             sizes = _reshaped(graph.shape(node.input[0]), graph.shape(node.output[0]))
             shape = graph.add(np.array(sizes, np.int64)) if sizes is not None else node.input[1]
-            return [_node("Reshape", node, [node.input[0], shape])]
-        if not _attribute(node, "allowzero", 0):
+            return [replacement("Reshape", node, [node.input[0], shape])]
+        if not attribute_of(node, "allowzero", 0):
             return None
         if 0 in constant:
-            raise _cannot(node, f"it makes an empty tensor of shape {constant.tolist()}")
-        return [_node("Reshape", node, list(node.input))]
+            raise cannot_lower(node, f"it makes an empty tensor of shape {constant.tolist()}")
+        return [replacement("Reshape", node, list(node.input))]
 
-    return _rewritten(model, rewrite)
+    return rewritten(model, rewrite)
 
 
 def drop_unread(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -278,21 +278,21 @@ def pad_before_averages(model: onnx.ModelProto) -> onnx.ModelProto:
     Ensures: no AveragePool has ``count_include_pad``, but where it also rounds its size up.
     """
 
-    def rewrite(node: onnx.NodeProto, graph: _Graph) -> list[onnx.NodeProto] | None:
-        counted = node.op_type == "AveragePool" and _attribute(node, "count_include_pad", 0)
-        if not counted or _attribute(node, "ceil_mode", 0) or _attribute(node, "auto_pad", b"NOTSET") != b"NOTSET":
+    def rewrite(node: onnx.NodeProto, graph: GraphView) -> list[onnx.NodeProto] | None:
+        counted = node.op_type == "AveragePool" and attribute_of(node, "count_include_pad", 0)
+        if not counted or attribute_of(node, "ceil_mode", 0) or attribute_of(node, "auto_pad", b"NOTSET") != b"NOTSET":
             return None
-        pads = _attribute(node, "pads", [])
+        pads = attribute_of(node, "pads", [])
         kept = {item.name: helper.get_attribute_value(item) for item in node.attribute}
         for name in ("pads", "count_include_pad"):
             kept.pop(name, None)
-        part, padded, half = _Parts(node, graph), node.input[0], len(pads) // 2
+        part, padded, half = Parts(node, graph), node.input[0], len(pads) // 2
         if any(pads):
             amounts = graph.add(np.array([0, 0, *pads[:half], 0, 0, *pads[half:]], np.int64))
             padded = part("Pad", [padded, amounts], mode="constant")
         return part.finished(part("AveragePool", [padded], **kept))
 
-    return _rewritten(model, rewrite)
+    return rewritten(model, rewrite)
 
 
 def explicit_windows(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -304,13 +304,13 @@ def explicit_windows(model: onnx.ModelProto) -> onnx.ModelProto:
         ModelError: a pooling is dilated, or ``auto_pad`` meets axes without a fixed size.
     """
 
-    def rewrite(node: onnx.NodeProto, graph: _Graph) -> list[onnx.NodeProto] | None:
+    def rewrite(node: onnx.NodeProto, graph: GraphView) -> list[onnx.NodeProto] | None:
         if node.op_type not in ("Conv", "ConvTranspose", "MaxPool", "AveragePool"):
             return None
-        kernel = _attribute(node, "kernel_shape", None) or _kernel_of(node, graph)
+        kernel = attribute_of(node, "kernel_shape", None) or _kernel_of(node, graph)
         attributes = {item.name: helper.get_attribute_value(item) for item in node.attribute}
-        attributes |= {"kernel_shape": kernel, "strides": _attribute(node, "strides", [1] * len(kernel))}
-        dilations = _attribute(node, "dilations", [1] * len(kernel))
+        attributes |= {"kernel_shape": kernel, "strides": attribute_of(node, "strides", [1] * len(kernel))}
+        dilations = attribute_of(node, "dilations", [1] * len(kernel))
         padding = attributes.pop("auto_pad", b"NOTSET").decode()
         if padding != "NOTSET":
             attributes["pads"] = _padding(node, graph, padding, attributes, dilations)
@@ -318,11 +318,11 @@ def explicit_windows(model: onnx.ModelProto) -> onnx.ModelProto:
         attributes["dilations"] = dilations
         if node.op_type.endswith("Pool"):
             if set(dilations) != {1}:
-                raise _cannot(node, f"it is dilated by {dilations}")
+                raise cannot_lower(node, f"it is dilated by {dilations}")
             del attributes["dilations"]
-        return [_node(node.op_type, node, list(node.input), **attributes)]
+        return [replacement(node.op_type, node, list(node.input), **attributes)]
 
-    return _rewritten(model, rewrite)
+    return rewritten(model, rewrite)
 
 
 def lower_opset(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -338,7 +338,7 @@ def lower_opset(model: onnx.ModelProto) -> onnx.ModelProto:
         if node.domain in ("", "ai.onnx"):
             _lower_node(node, opset)
         else:
-            raise _cannot(node, f"its domain '{node.domain}' is not ONNX's own")
+            raise cannot_lower(node, f"its domain '{node.domain}' is not ONNX's own")
     del model.opset_import[:]
     model.opset_import.append(helper.make_opsetid("", _OPSET))
     model.ir_version = _IR_VERSION
@@ -352,7 +352,6 @@ TARGETS: dict[str, tuple[Callable[[onnx.ModelProto], onnx.ModelProto], ...]] = {
         compose_activations,
         compose_layer_norm,
         plain_gemm,
-        explicit_axes,
         axes_from_the_front,
         constant_reshapes,
         splits_as_slices,
@@ -360,193 +359,41 @@ TARGETS: dict[str, tuple[Callable[[onnx.ModelProto], onnx.ModelProto], ...]] = {
         pad_before_averages,
         explicit_windows,
         drop_unread,
+        explicit_axes,  # not before: the passes above infer shapes, by the opset that the graph still declares
         lower_opset,
     ),
 }
 
 
-class _Graph:
-    """What a rewrite may ask of the graph, and the tensors that it adds."""
-
-    def __init__(self, proto: onnx.ModelProto) -> None:
-        self._constants = {tensor.name: tensor for tensor in proto.graph.initializer}
-        self._taken = {name for node in all_nodes(proto.graph) for name in (*node.input, *node.output, node.name)}
-        self._taken |= set(self._constants)
-        self._proto = proto
-        self._shapes: dict[str, Shape] | None = None
-        self.added: list[onnx.TensorProto] = []
-
-    def constant(self, name: str) -> Array | None:
-        """The value of an initialiser."""
-        return numpy_helper.to_array(self._constants[name]) if name in self._constants else None
-
-    def shape(self, name: str) -> Shape | None:
-        """Inferred sizes of a tensor's axes; text where they are not fixed."""
-        if self._shapes is None:
-            self._shapes = infer_shapes(self._proto)
-        return self._shapes.get(name)
-
-    def add(self, array: Array) -> str:
-        """Add an initialiser."""
-        name = self.fresh("constant")
-        self.added.append(numpy_helper.from_array(array, name))
-        return name
-
-    def fresh(self, wish: str) -> str:
-        """A name that nothing has."""
-        for number in itertools.count():
-            name = f"{wish}_{number}" if number else wish
-            if name not in self._taken:
-                self._taken.add(name)
-                return name
-        raise AssertionError("counting ends nowhere")
-
-
-class _Parts:
-    """The nodes that take the place of one node; calling it adds a node and gives the name of its output."""
-
-    def __init__(self, node: onnx.NodeProto, graph: _Graph) -> None:
-        self._node, self._graph = node, graph
-        self._made: list[onnx.NodeProto] = []
-
-    def __call__(self, operator: str, inputs: Sequence[str], **attributes: Any) -> str:  # noqa: ANN401 - ONNX's own
-        name = self._graph.fresh(f"{self._node.name or self._node.output[0]}_{operator}")
-        self._made.append(helper.make_node(operator, list(inputs), [name], name, **attributes))
-        return name
-
-    def constant(self, value: float) -> str:
-        """A float32 scalar."""
-        return self._graph.add(np.array(value, np.float32))
-
-    def scaled(self, name: str, factor: float) -> str:
-        """A tensor times a number."""
-        return name if factor == 1 else self("Mul", [name, self.constant(factor)])
-
-    def finished(self, last: str) -> list[onnx.NodeProto]:
-        """All nodes; the one that makes ``last`` makes the output of the node that they replace."""
-        assert self._made[-1].output[0] == last
-        self._made[-1].output[0] = self._node.output[0]
-        self._made[-1].name = self._node.name or last
-        return self._made
-
-
-def _hard_swish(node: onnx.NodeProto, graph: _Graph) -> list[onnx.NodeProto]:
-    part = _Parts(node, graph)
-    slope, offset = _HARD_SIGMOID
-    return part.finished(part("Mul", [node.input[0], part("HardSigmoid", [node.input[0]], alpha=slope, beta=offset)]))
-
-
-def _hard_sigmoid(node: onnx.NodeProto, graph: _Graph) -> list[onnx.NodeProto] | None:
-    slope, offset = _attribute(node, "alpha", 0.2), _attribute(node, "beta", 0.5)
-    if np.allclose((slope, offset), _HARD_SIGMOID, rtol=1e-6):
-        return None
-    part = _Parts(node, graph)
-    line = part("Add", [part("Mul", [node.input[0], part.constant(slope)]), part.constant(offset)])
-    return part.finished(part("Clip", [line, part.constant(0), part.constant(1)]))
-
-
-def _gelu(node: onnx.NodeProto, graph: _Graph) -> list[onnx.NodeProto]:
-    part, x = _Parts(node, graph), node.input[0]
-    if _attribute(node, "approximate", b"none") == b"tanh":
-        cube = part("Mul", [part("Mul", [x, x]), x])
-        inner = part("Add", [x, part("Mul", [cube, part.constant(0.044715)])])
-        bent = part("Tanh", [part("Mul", [inner, part.constant(math.sqrt(2 / math.pi))])])
-    else:
-        bent = part("Erf", [part("Div", [x, part.constant(math.sqrt(2))])])
-    raised = part("Add", [bent, part.constant(1)])
-    return part.finished(part("Mul", [part("Mul", [x, raised]), part.constant(0.5)]))
-
-
-def _mish(node: onnx.NodeProto, graph: _Graph) -> list[onnx.NodeProto]:
-    part, x = _Parts(node, graph), node.input[0]
-    return part.finished(part("Mul", [x, part("Tanh", [part("Softplus", [x])])]))
-
-
-def _elu(node: onnx.NodeProto, graph: _Graph) -> list[onnx.NodeProto]:
-    """Elu, Celu and Selu: factor · (max(x, 0) + alpha · (exp(min(x, 0) / slope) - 1))."""
-    alpha, factor, slope = _attribute(node, "alpha", 1.0), 1.0, 1.0
-    if node.op_type == "Celu":
-        slope = alpha
-    if node.op_type == "Selu":
-        alpha, factor = _attribute(node, "alpha", _SELU[0]), _attribute(node, "gamma", _SELU[1])
-    part, x = _Parts(node, graph), node.input[0]
-    below = part.scaled(part("Min", [x, part.constant(0)]), 1 / slope)
-    bent = part.scaled(part("Sub", [part("Exp", [below]), part.constant(1)]), alpha * factor)
-    return part.finished(part("Add", [part.scaled(part("Relu", [x]), factor), bent]))
-
-
-def _prelu(node: onnx.NodeProto, graph: _Graph) -> list[onnx.NodeProto]:
-    part, (x, slope) = _Parts(node, graph), node.input
-    below = part("Mul", [part("Relu", [part("Neg", [x])]), slope])
-    return part.finished(part("Sub", [part("Relu", [x]), below]))
-
-
-_ACTIVATIONS: dict[str, Callable[[onnx.NodeProto, _Graph], list[onnx.NodeProto] | None]] = {
-    "HardSwish": _hard_swish,
-    "HardSigmoid": _hard_sigmoid,
-    "Gelu": _gelu,
-    "Mish": _mish,
-    "Elu": _elu,
-    "Celu": _elu,
-    "Selu": _elu,
-    "PRelu": _prelu,
-}
-
-
-def _rewritten(
-    model: onnx.ModelProto, rewrite: Callable[[onnx.NodeProto, _Graph], list[onnx.NodeProto] | None]
-) -> onnx.ModelProto:
-    """Replace every node of the outer graph for which ``rewrite`` has others."""
-    graph = _Graph(model)
-    nodes: list[onnx.NodeProto] = []
-    for node in model.graph.node:
-        own = node.domain in ("", "ai.onnx")
-        nodes.extend((rewrite(node, graph) if own else None) or [node])
-    del model.graph.node[:]
-    model.graph.node.extend(nodes)
-    model.graph.initializer.extend(graph.added)
-    return model
-
-
-def _attribute(node: onnx.NodeProto, name: str, default: Any) -> Any:  # noqa: ANN401 - ONNX's own
-    found = next((item for item in node.attribute if item.name == name), None)
-    return default if found is None else helper.get_attribute_value(found)
-
-
-def _node(operator: str, old: onnx.NodeProto, inputs: list[str], **attributes: Any) -> onnx.NodeProto:  # noqa: ANN401
-    """A node in the place of ``old``, with its name and outputs."""
-    return helper.make_node(operator, inputs, list(old.output), old.name, **attributes)
-
-
-def _reduced_axes(node: onnx.NodeProto, graph: _Graph) -> list[int] | None:
+def _reduced_axes(node: onnx.NodeProto, graph: GraphView) -> list[int] | None:
     """Axes along which a node reduces; None where it does nothing."""
-    axes = _attribute(node, "axes", None)
+    axes = attribute_of(node, "axes", None)
     if len(node.input) > 1 and node.input[1]:
         constant = graph.constant(node.input[1])
         if constant is None:
-            raise _cannot(node, f"its axes '{node.input[1]}' are computed while the graph runs")
+            raise cannot_lower(node, f"its axes '{node.input[1]}' are computed while the graph runs")
         axes = constant.tolist()
     if axes:
         return list(axes)
-    if _attribute(node, "noop_with_empty_axes", 0):
+    if attribute_of(node, "noop_with_empty_axes", 0):
         return None
     shape = graph.shape(node.input[0])
     if shape is None:
-        raise _cannot(node, f"it reduces all axes, and the rank of '{node.input[0]}' is unknown")
+        raise cannot_lower(node, f"it reduces all axes, and the rank of '{node.input[0]}' is unknown")
     return list(range(len(shape)))
 
 
-def _split_sizes(node: onnx.NodeProto, graph: _Graph) -> list[int]:
+def _split_sizes(node: onnx.NodeProto, graph: GraphView) -> list[int]:
     if len(node.input) > 1 and node.input[1]:
         sizes = graph.constant(node.input[1])
         if sizes is None:
-            raise _cannot(node, f"the sizes '{node.input[1]}' are computed while the graph runs")
+            raise cannot_lower(node, f"the sizes '{node.input[1]}' are computed while the graph runs")
         return [int(size) for size in sizes]
-    axis, count = _attribute(node, "axis", 0), len(node.output)
+    axis, count = attribute_of(node, "axis", 0), len(node.output)
     shape = graph.shape(node.input[0])
     whole = shape[axis] if shape is not None else ""
     if not isinstance(whole, int):
-        raise _cannot(node, f"axis {axis} of '{node.input[0]}' has no fixed size")
+        raise cannot_lower(node, f"axis {axis} of '{node.input[0]}' has no fixed size")
     size = math.ceil(whole / count)
     return [size] * (count - 1) + [whole - size * (count - 1)]
 
@@ -563,27 +410,27 @@ def _reshaped(before: Shape | None, after: Shape | None) -> list[int] | None:
     return [-1 if axis in left else 0 if axis in copied else int(size) for axis, size in enumerate(after)]
 
 
-def _normalized_axes(node: onnx.NodeProto, graph: _Graph) -> list[int]:
-    axis = int(_attribute(node, "axis", -1))
+def _normalized_axes(node: onnx.NodeProto, graph: GraphView) -> list[int]:
+    axis = int(attribute_of(node, "axis", -1))
     if axis < 0:
         return list(range(axis, 0))
     shape = graph.shape(node.input[0])
     if shape is None:
-        raise _cannot(node, f"the rank of '{node.input[0]}' is unknown")
+        raise cannot_lower(node, f"the rank of '{node.input[0]}' is unknown")
     return list(range(axis, len(shape)))
 
 
-def _kernel_of(node: onnx.NodeProto, graph: _Graph) -> list[int]:
+def _kernel_of(node: onnx.NodeProto, graph: GraphView) -> list[int]:
     """Sizes of a convolution's window, from its weight."""
     weight = graph.constant(node.input[1])
     shape = graph.shape(node.input[1]) if weight is None else weight.shape
     if shape is None or not all(isinstance(size, int) for size in shape):
-        raise _cannot(node, f"the shape of its weight '{node.input[1]}' is unknown")
+        raise cannot_lower(node, f"the shape of its weight '{node.input[1]}' is unknown")
     return [int(size) for size in shape[2:]]
 
 
 def _padding(
-    node: onnx.NodeProto, graph: _Graph, kind: str, attributes: dict[str, Any], dilations: Sequence[int]
+    node: onnx.NodeProto, graph: GraphView, kind: str, attributes: dict[str, Any], dilations: Sequence[int]
 ) -> list[int]:
     """What ``auto_pad`` means here: zeros, or as much as makes ceil(size / stride) windows.
 
@@ -594,7 +441,7 @@ def _padding(
         return [0] * 2 * len(kernel)
     shape = graph.shape(node.input[0])
     if node.op_type == "ConvTranspose" or shape is None or not all(isinstance(size, int) for size in shape[2:]):
-        raise _cannot(node, f"auto_pad {kind} needs an input of fixed size; export it with explicit pads")
+        raise cannot_lower(node, f"auto_pad {kind} needs an input of fixed size; export it with explicit pads")
     begins, ends = [], []
     for size, window, stride, dilation in zip(shape[2:], kernel, strides, dilations, strict=True):
         total = max(0, (math.ceil(int(size) / stride) - 1) * stride + dilation * (window - 1) + 1 - int(size))
@@ -609,24 +456,18 @@ def _lower_node(node: onnx.NodeProto, opset: int) -> None:
     try:
         written = onnx.defs.get_schema(node.op_type, opset)
     except onnx.defs.SchemaError as error:
-        raise _cannot(node, f"opset {opset} has no such operator") from error
+        raise cannot_lower(node, f"opset {opset} has no such operator") from error
     try:
         wanted = onnx.defs.get_schema(node.op_type, _OPSET)
     except onnx.defs.SchemaError as error:
-        raise _cannot(node, f"it came with opset {written.since_version}, and opset {_OPSET} is needed") from error
+        raise cannot_lower(node, f"it came with opset {written.since_version}, and opset {_OPSET} is needed") from error
     if written.since_version == wanted.since_version:
         return
     kept = [item for item in node.attribute if item.name in wanted.attributes]
     for item in node.attribute:
         if item not in kept and item != written.attributes[item.name].default_value:
-            raise _cannot(node, f"its attribute '{item.name}' came after opset {_OPSET}")
+            raise cannot_lower(node, f"its attribute '{item.name}' came after opset {_OPSET}")
     if node.op_type in _CHANGED_DEFAULTS or not wanted.min_input <= len(node.input) <= wanted.max_input:
-        raise _cannot(node, f"it is written as since opset {written.since_version}, and opset {_OPSET} is needed")
+        raise cannot_lower(node, f"it is written as since opset {written.since_version}, and opset {_OPSET} is needed")
     del node.attribute[:]
     node.attribute.extend(kept)
-
-
-def _cannot(node: onnx.NodeProto, reason: str) -> ModelError:
-    return ModelError(
-        f"operator {node.op_type} ('{node.name or next(iter(node.output), '')}') cannot be lowered: {reason}"
-    )

@@ -63,6 +63,27 @@ CASES = {
     "ReduceSum of all axes": one("ReduceSum", ROW, (1, 1)),
     "ReduceSum without axes that does nothing": one("ReduceSum", noop_with_empty_axes=1),
     "Softmax counted from the end": one("Softmax", axis=-2),
+    "what follows a reduction": make_model(
+        [
+            helper.make_node("ReduceMean", ["x", "axes"], ["mean"], "mean", keepdims=0),
+            helper.make_node("Softmax", ["mean"], ["soft"], "softmax", axis=-1),
+            helper.make_node("Shape", ["soft"], ["size"], "shape", end=1),
+            helper.make_node("Concat", ["size", "rest"], ["shape"], "concat", axis=0),
+            helper.make_node("Reshape", ["soft", "shape"], ["y"], "reshape"),
+        ],
+        [tensor("x", IMAGE)],
+        [tensor("y", ["N", 3, 1])],
+        {"axes": np.array([2, 3]), "rest": np.array([3, 1])},
+    ),
+    "what follows a LayerNormalization": make_model(
+        [
+            helper.make_node("LayerNormalization", ["x", "scale"], ["normal"], "norm"),
+            helper.make_node("Softmax", ["normal"], ["y"], "softmax", axis=-2),
+        ],
+        [tensor("x", IMAGE)],
+        [tensor("y", IMAGE)],
+        {"scale": normal(8)},
+    ),
     "Split by number": make_model(
         [helper.make_node("Split", ["x"], ["y", "z"], "split", axis=1, num_outputs=2)],
         [tensor("x", ["N", 5])],

@@ -130,7 +130,7 @@ def test_first_telling_error_of_a_log_is_the_reason():
     log = (
         "[WARNING] LITE(1,7f,python):2026-12-01-09:54:05.1 [mindspore/lite/a.cc:302] Infer] infer shape failed\n"
         "[ERROR] LITE(1,7f,python):2026-12-01-09:54:05.2 [mindspore/lite/b.cc:80] Run] Run failed\n"
-        "[ERROR] LITE(1,7f,python):2026-12-01-09:54:05.3 [mindspore/lite/c.cc:9] Parse] not support onnx data type Det\n"
+        "[ERROR] LITE(1,7f,python):2026-12-01-09:54:05.3 [lite/c.cc:9] Parse] not support onnx data type Det\n"
     )
     assert first_error(log) == "not support onnx data type Det"
     assert first_error(log[: log.rindex("[ERROR]")]) == "Run failed"
