@@ -7,9 +7,11 @@ that names the node and its operator.
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import math
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,6 +19,7 @@ import onnx
 from onnx import helper
 
 from sanderling.core.errors import ModelError, OptionError, first_line
+from sanderling.core.files import sha256_of
 from sanderling.model.activations import COMPOSED
 from sanderling.model.graph import all_nodes, lifted, opset_of
 from sanderling.model.rewriting import GraphView, Parts, attribute_of, cannot_lower, replacement, rewritten
@@ -46,6 +49,12 @@ def lower(model: onnx.ModelProto, target: str) -> onnx.ModelProto:
     for rewrite in TARGETS[target]:
         lowered = rewrite(lowered)
     return lowered
+
+
+def fingerprint() -> str:
+    """Changes when a pass may: names what was lowered, without lowering it again."""
+    sources = (Path(__file__).with_name(f"{name}.py") for name in ("activations", "lowering", "rewriting", "shapes"))
+    return hashlib.sha256("".join([onnx.__version__, *map(sha256_of, sources)]).encode()).hexdigest()
 
 
 def lift_constants(model: onnx.ModelProto) -> onnx.ModelProto:

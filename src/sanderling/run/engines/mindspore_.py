@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 ENVIRONMENT = library.Libraries()
 _DTYPES = ("float32", "int32", "int64")
 _WORKER = "sanderling.run.mindspore_lite.worker"
-_TOLERANCE = 1e-4  # relative, of the outputs of what was converted
+_TOLERANCE = 1e-3  # relative, of what was converted: wrong graphs were off by a third; rounding adds up to 1e-4
 _ROWS = (1, 3)  # that a dynamic first axis is tried with
 _SIZES = (8, 32, 224)  # that other dynamic axes are tried with, until ONNX Runtime takes one
 _KEPT = 4  # sets of input shapes for which a graph stays loaded
@@ -153,13 +153,11 @@ class _Graph:
     """An ONNX graph that MindSpore may take.
 
     Attributes:
-        lowered: what its converter is given.
         shapes_of: from the shapes of all inputs to those of the outputs; ModelError where they contradict each other.
         called: what messages call it.
     """
 
     proto: onnx.ModelProto
-    lowered: onnx.ModelProto
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
     shapes_of: Callable[[tuple[tuple[int, ...], ...]], dict[str, Shape]]
@@ -167,15 +165,14 @@ class _Graph:
 
 
 def _read(model: Path | bytes) -> _Graph:
-    """Read a graph with its weights, check what can be known before conversion, and lower it.
+    """Read a graph with its weights, and check what can be known before it is lowered.
 
     Raises:
-        ModelError: the graph is invalid, is no FP32 variant, or cannot be lowered.
+        ModelError: the graph is invalid, or is no FP32 variant.
     """
     import onnx
 
     from sanderling.model.graph import input_specs, output_specs
-    from sanderling.model.lowering import lift_constants, lower
     from sanderling.model.shapes import shape_check
 
     called = str(model) if isinstance(model, Path) else "the model"
@@ -184,16 +181,16 @@ def _read(model: Path | bytes) -> _Graph:
         onnx.checker.check_model(proto)
     except Exception as error:
         raise ModelError(f"mindspore does not take {called}: {first_line(error)}") from error
+    initializers = {tensor.name for tensor in proto.graph.initializer}
+    fed = [value for value in proto.graph.input if value.name not in initializers]
+    del proto.graph.input[:]
+    proto.graph.input.extend(fed)
     try:
         inputs, outputs = input_specs(proto), output_specs(proto)
         _check_float32(proto, (*inputs, *outputs))
-        shapes_of = shape_check(lift_constants(proto))
-        lowered = lower(proto, "mindspore")
     except ModelError as error:
         raise ModelError(f"mindspore does not take {called}: {error}") from error
-    if not lowered.graph.node:
-        raise ModelError(f"mindspore does not take {called}: nothing in it is computed")
-    return _Graph(proto, lowered, inputs, outputs, shapes_of, called)
+    return _Graph(proto, inputs, outputs, shape_check(proto), called)
 
 
 def _check_float32(proto: onnx.ModelProto, specs: Sequence[TensorSpec]) -> None:
@@ -211,18 +208,25 @@ def _check_float32(proto: onnx.ModelProto, specs: Sequence[TensorSpec]) -> None:
 
 
 def _convert(graph: _Graph, target: Path) -> None:
+    """Lower a graph, and write it as ``.ms``."""
+    from sanderling.model.lowering import lower
     from sanderling.run.mindspore_lite.converter import convert
 
     try:
-        convert(graph.lowered, target)
+        lowered = lower(graph.proto, "mindspore")
+        if not lowered.graph.node:
+            raise ModelError("nothing in it is computed")
+        try:
+            convert(lowered, target)
+        except ModelError as error:
+            raise ModelError(f"{_culprit(str(error), lowered)}{error}") from error
     except ModelError as error:
-        reason = f"{_culprit(str(error), graph)}{error}"
-        raise ModelError(f"mindspore does not take {graph.called}: {reason}") from error
+        raise ModelError(f"mindspore does not take {graph.called}: {error}") from error
 
 
-def _culprit(reason: str, graph: _Graph) -> str:
+def _culprit(reason: str, lowered: onnx.ModelProto) -> str:
     """The first node whose operator the converter's reason names; it names no nodes itself."""
-    for node in graph.lowered.graph.node:
+    for node in lowered.graph.node:
         if re.search(rf"\b{node.op_type}\b", reason):
             return f"operator {node.op_type} ('{node.name or node.output[0]}'): "
     return ""
@@ -253,16 +257,19 @@ def _loaded(graph: _Graph, file: Path, offset: int, device: DeviceInfo, options:
         if isinstance(error, EngineError):
             raise EngineError(f"mindspore could not load {graph.called}: {error}") from error
         raise
-    detail = f"{device.description}: {len(graph.lowered.graph.node)} nodes"
+    detail = f"{device.description}: {len(graph.proto.graph.node)} nodes"
     return MindSporeExecutable(loaded, worker, graph, Placement(device.device, {device.kind: 1.0}, detail=detail))
 
 
 def _check_names(loaded: IsolatedExecutable, graph: _Graph) -> None:
-    wanted = {value.name for value in graph.lowered.graph.input}, {spec.name for spec in graph.outputs}
-    found = {spec.name for spec in loaded.inputs}, {spec.name for spec in loaded.outputs}
-    for what, want, got in zip(("inputs", "outputs"), wanted, found, strict=True):
-        if want != got:
-            raise ModelError(f"it makes {what} {sorted(got)}: the graph has {sorted(want)}")
+    """Outputs must be the graph's; inputs may be fewer, as those that nothing reads were dropped."""
+    known, wanted = {spec.name for spec in graph.inputs}, {spec.name for spec in graph.outputs}
+    fed, made = {spec.name for spec in loaded.inputs}, {spec.name for spec in loaded.outputs}
+    if not fed <= known or made != wanted:
+        raise ModelError(
+            f"it becomes a graph from {sorted(fed)} to {sorted(made)}: "
+            f"the graph given is from {sorted(known)} to {sorted(wanted)}"
+        )
 
 
 def _prove(executable: MindSporeExecutable, graph: _Graph) -> None:
@@ -330,10 +337,11 @@ def _checked(results: dict[str, Array], spec: TensorSpec, shapes: dict[str, Shap
 
 
 def _key(graph: _Graph) -> str:
-    """Names what a conversion depends on: the graph as it is given to the converter, and the converter."""
+    """Names what a conversion depends on: the graph with its weights, how it is lowered, and the converter."""
+    from sanderling.model.lowering import fingerprint
+
     digest = hashlib.sha256(graph.proto.SerializeToString(deterministic=True))
-    digest.update(graph.lowered.SerializeToString(deterministic=True))
-    digest.update(library.fingerprint().encode())
+    digest.update(f"{fingerprint()} {library.fingerprint()}".encode())
     return digest.hexdigest()[:32]
 
 
