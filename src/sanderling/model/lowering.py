@@ -27,6 +27,7 @@ from sanderling.model.shapes import Shape
 
 _OPSET = 13
 _IR_VERSION = 7  # of the ONNX release that brought opset 13
+_SMALL_BOUND = 1e-4
 _REDUCTIONS = ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "Sum", "SumSquare")
 _CHANGED_DEFAULTS = ("RoiAlign",)  # operators that say the same since opset 13, and mean another thing
 
@@ -95,6 +96,26 @@ def compose_activations(model: onnx.ModelProto) -> onnx.ModelProto:
     def rewrite(node: onnx.NodeProto, graph: GraphView) -> list[onnx.NodeProto] | None:
         compose = COMPOSED.get(node.op_type)
         return compose(node, graph) if compose else None
+
+    return rewritten(model, rewrite)
+
+
+def small_bounds_as_extrema(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Write a Clip with a bound close to 0 as Max and Min: MindSpore Lite takes 1e-9 for 0, and a division by it fails.
+
+    Ensures: no Clip has a constant bound that is not 0 and smaller than 1e-4.
+    """
+
+    def rewrite(node: onnx.NodeProto, graph: GraphView) -> list[onnx.NodeProto] | None:
+        if node.op_type != "Clip":
+            return None
+        bounds = {name: graph.constant(name) for name in node.input[1:] if name}
+        if not any(bound is not None and 0 < abs(float(bound)) < _SMALL_BOUND for bound in bounds.values()):
+            return None
+        part, bounded = Parts(node, graph), node.input[0]
+        for operator, bound in zip(("Max", "Min"), node.input[1:], strict=False):
+            bounded = part(operator, [bounded, bound]) if bound else bounded
+        return part.finished(bounded)
 
     return rewritten(model, rewrite)
 
@@ -359,6 +380,7 @@ TARGETS: dict[str, tuple[Callable[[onnx.ModelProto], onnx.ModelProto], ...]] = {
         lift_constants,
         raise_opset,
         compose_activations,
+        small_bounds_as_extrema,
         compose_layer_norm,
         plain_gemm,
         axes_from_the_front,

@@ -50,6 +50,10 @@ CASES = {
     "Celu": one("Celu", alpha=0.7),
     "Selu": one("Selu"),
     "PRelu": one("PRelu", IMAGE, IMAGE, weights={"slope": normal(3, 1, 1)}),
+    "Clip with a bound close to 0": one("Clip", weights={"least": np.array(1e-9, np.float32)}),
+    "Clip between bounds close to 0": one(
+        "Clip", weights={"least": np.array(-1e-5, np.float32), "most": np.array(1, np.float32)}
+    ),
     "LayerNormalization": one("LayerNormalization", weights={"scale": normal(4), "bias": normal(4)}),
     "LayerNormalization of several axes": one(
         "LayerNormalization", IMAGE, IMAGE, weights={"scale": normal(3, 8, 8)}, axis=1, epsilon=1e-3
@@ -159,6 +163,7 @@ def test_lowered_graph_computes_the_same(case, rows):
         ("Gelu", "Gelu"),
         ("Elu", "Elu"),
         ("PRelu", "PRelu"),
+        ("Clip with a bound close to 0", "Clip"),
         ("LayerNormalization", "LayerNormalization"),
         ("Split by number", "Split"),
         ("Reshape by its own size", "Shape"),

@@ -148,6 +148,18 @@ def test_numbers_of_rows_may_come_in_any_order(lean):
 
 
 @pytest.mark.usefixtures("installed")
+def test_bound_close_to_0_keeps_a_division_from_failing():
+    nodes = [
+        helper.make_node("Clip", ["x", "least"], ["length"], "clip"),
+        helper.make_node("Div", ["x", "length"], ["y"], "divide"),
+    ]
+    least = {"least": np.array(1e-9, np.float32)}
+    executable = load(make_model(nodes, [tensor("x", ["N", 4])], [tensor("y", ["N", 4])], least))
+    np.testing.assert_array_equal(executable.run({"x": np.zeros((2, 4), np.float32)})["y"], np.zeros((2, 4)))
+    executable.close()
+
+
+@pytest.mark.usefixtures("installed")
 def test_two_dynamic_axes_are_taken():
     weights = {"w": np.random.default_rng(0).standard_normal((4, 2)).astype(np.float32)}
     node = helper.make_node("MatMul", ["x", "w"], ["y"], "matmul")
