@@ -37,6 +37,7 @@ from sanderling.run.engines.base import (
     Executable,
     Optimization,
 )
+from tests.installing import install_mindspore
 from tests.models import (
     chain,
     conv_classifier,
@@ -99,6 +100,8 @@ def sizes_of(value: onnx.ValueInfoProto, *, rows: int = 3) -> list[int]:
 @pytest.fixture(params=engine_names())
 def tested(request: pytest.FixtureRequest) -> Engine:
     found = known_engine(request.param)
+    if request.param == "mindspore":
+        install_mindspore()
     state = found.availability()
     if not state.installed:
         pytest.skip(f"{request.param} is not installed: {state.hint}")
@@ -648,7 +651,7 @@ def test_nothing_is_reported_to_the_engines_maker(tested, classifier, tmp_path):
     automated = ("CI", "TF_BUILD", "JENKINS_URL", "ORT_DISABLE_TELEMETRY")  # where makers ask for no reports
     environment = {key: value for key, value in os.environ.items() if key not in automated}
     environment |= {"HOME": str(home), "TMPDIR": str(temporary), "PYTHONDONTWRITEBYTECODE": "1"}
-    environment["SANDERLING_CACHE"] = str(cache_folder())  # where environments of their own are
+    environment["SANDERLING_CACHE"] = str(cache_folder())  # where engines are that were installed on request
     model = save(classifier, tmp_path / "model.onnx")
     command = [sys.executable, "-c", _WATCHED, tested.name, str(model), str(log)]
     done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120, check=False)

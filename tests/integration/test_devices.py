@@ -18,6 +18,7 @@ def test_engines_are_listed_with_how_to_install_those_that_are_missing(sanderlin
     assert done.code == 0
     assert "onnxruntime" in done.stdout
     assert "rknn is not installed: sanderling devices --install rknn (about 1.6 GB" in done.stdout
+    assert "mindspore is not installed: sanderling devices --install mindspore (fetches 169 MB" in done.stdout
 
 
 def test_environment_that_pip_cannot_fill_is_unavailable_and_leaves_nothing(sanderling, environment, work):

@@ -298,13 +298,12 @@ def _install(name: str, *, as_json: bool) -> None:
     from sanderling.cli.progress import RichProgress
     from sanderling.core.files import folder_size_bytes
     from sanderling.run.engines import environment_of
-    from sanderling.run.environments import install
 
     environment = environment_of(name)
     with RichProgress() as progress:
-        python = install(environment, progress)
+        environment.install(progress)
     size_bytes = folder_size_bytes(environment.folder)
-    value = {"environment": {"name": name, "python": str(python), "size_bytes": size_bytes}}
+    value = {"environment": {"name": name, "folder": str(environment.folder), "size_bytes": size_bytes}}
     print_result(value, as_json=as_json, show=lambda console: _present().environment(console, environment, size_bytes))
 
 

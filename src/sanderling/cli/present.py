@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from sanderling.measure.tune import TuneResult
     from sanderling.measure.verify import VerifyResult
     from sanderling.run.devices import EngineState
-    from sanderling.run.environments import Environment
+    from sanderling.run.engines.base import Installation
     from sanderling.tasks.vision import Label
     from sanderling.workshop.pipeline import BuildResult
 
@@ -188,7 +188,7 @@ def engines(console: Console, states: Sequence[EngineState]) -> None:
             console.print(f"{state.name} is not installed: {state.availability.hint}", markup=False, soft_wrap=True)
 
 
-def environment(console: Console, made: Environment, size_bytes: int) -> None:
+def environment(console: Console, made: Installation, size_bytes: int) -> None:
     """Where an environment is."""
     console.print(f"environment '{made.name}' is ready: {made.folder}, {megabytes(size_bytes)}", soft_wrap=True)
 

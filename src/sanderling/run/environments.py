@@ -64,6 +64,10 @@ class Environment:
             return None
         return program if mark == self._mark() and program.is_file() else None
 
+    def install(self, progress: Progress) -> None:
+        """Make it, unless it is ready; errors as of ``install``."""
+        install(self, progress)
+
     def _mark(self) -> dict[str, str]:
         """What it is made of; another interpreter or processor needs another one."""
         listed = json.dumps([self.requirements, self.alone])

@@ -29,10 +29,13 @@ class Worker:
     Args:
         python: its interpreter; this one by default.
         path: where another interpreter finds Sanderling, and nothing else of ours, see ``environments.import_path``.
+        module: that serves, with ``run/worker.py``.
     """
 
-    def __init__(self, *, python: str = sys.executable, path: Path | None = None) -> None:
-        self._python = python
+    def __init__(
+        self, *, python: str = sys.executable, path: Path | None = None, module: str = "sanderling.run.worker"
+    ) -> None:
+        self._command = [python, "-m", module]
         self._path = path
         self._process: subprocess.Popen[bytes] | None = None
         self._lock = threading.Lock()
@@ -47,9 +50,13 @@ class Worker:
             ModelError: the engine does not take the graph.
             EngineError: the worker crashed or did not answer in time; the next call starts another.
         """
+        header = {"engine": engine, "model": str(model), "options": options_to(options)}
+        return self.load_as(header, timeout_s=timeout_s)
+
+    def load_as(self, header: dict[str, Any], *, timeout_s: float = LOAD_TIMEOUT_S) -> IsolatedExecutable:
+        """Load what ``header`` describes to the module that serves; errors as of ``load``."""
         key = next(self._keys)
-        header = {"command": "load", "engine": engine, "model": str(model), "options": options_to(options)}
-        answer, _ = self.call(key, header, {}, timeout_s=timeout_s)
+        answer, _ = self.call(key, {**header, "command": "load"}, {}, timeout_s=timeout_s)
         assert self._process is not None
         return IsolatedExecutable(self, key, self._process.pid, answer)
 
@@ -89,7 +96,7 @@ class Worker:
     def _running(self) -> subprocess.Popen[bytes]:
         if self._process is None or self._process.poll() is not None:
             self._process = subprocess.Popen(
-                [self._python, "-m", "sanderling.run.worker"],
+                self._command,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,

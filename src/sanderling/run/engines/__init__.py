@@ -7,8 +7,7 @@ import pkgutil
 from types import ModuleType
 
 from sanderling.core.errors import OptionError, UnavailableError
-from sanderling.run.engines.base import Engine
-from sanderling.run.environments import Environment
+from sanderling.run.engines.base import Engine, Installation
 
 DEFAULT_ENGINE = "onnxruntime"
 
@@ -41,14 +40,14 @@ def known_engine(name: str) -> Engine:
     return found
 
 
-def environment_of(name: str) -> Environment:
+def environment_of(name: str) -> Installation:
     """The environment of its own that an engine needs, made or not.
 
     Raises:
         OptionError: there is no such engine, or it needs none.
     """
     own = {known: getattr(_module(known), "ENVIRONMENT", None) for known in engine_names()}
-    found: Environment | None = own.get(name)
+    found: Installation | None = own.get(name)
     if found is not None:
         return found
     known = ", ".join(engine for engine, environment in own.items() if environment is not None)
