@@ -101,10 +101,10 @@ def _binomial_cdf(successes: int, trials: int, probability: float) -> float:
     )
 
 
-def paired_drop_upper(lost: int, won: int, trials: int, *, seed: int = 0) -> float:
-    """Upper 95 % bound on the drop (lost − won) / trials between two classifiers on the same samples.
+def paired_drop_upper(lost: int, won: int, trials: int, *, seed: int = 0, confidence: float = CONFIDENCE) -> float:
+    """Upper bound on the drop (lost − won) / trials between two classifiers on the same samples.
 
-    The bound is the 95 % point of a Bayesian bootstrap with one more sample lost. Without that sample it would see no
+    The bound is a high point of a Bayesian bootstrap with one more sample lost. Without that sample it would see no
     risk where nothing was lost; with it, and nothing won, it is the exact Clopper–Pearson bound.
 
     Args:
@@ -112,6 +112,7 @@ def paired_drop_upper(lost: int, won: int, trials: int, *, seed: int = 0) -> flo
         won: samples that the reference got wrong and the other right.
         trials: all samples.
         seed: of the bootstrap's generator.
+        confidence: with which the bound holds.
 
     Returns:
         A fraction in [-1, 1].
@@ -119,18 +120,26 @@ def paired_drop_upper(lost: int, won: int, trials: int, *, seed: int = 0) -> flo
     Source: Rubin, "The Bayesian Bootstrap", Annals of Statistics 9 (1981) 130; Clopper and Pearson 1934.
     """
     if won == 0:
-        return binomial_upper(lost, trials)
+        return binomial_upper(lost, trials, confidence=confidence)
     generator = np.random.default_rng(seed)
     shares = generator.dirichlet([lost + 1, won, max(trials - lost - won, 1e-9)], _BOOTSTRAP_REPEATS)
-    return float(np.quantile(shares[:, 0] - shares[:, 1], CONFIDENCE))
+    return float(np.quantile(shares[:, 0] - shares[:, 1], confidence))
 
 
-def mean_upper(values: npt.NDArray[np.float64], *, seed: int = 0) -> float:
-    """Upper 95 % bootstrap bound on the mean of ``values``, shape (n,)."""
+def mean_upper(values: npt.NDArray[np.float64], *, seed: int = 0, confidence: float = CONFIDENCE) -> float:
+    """Upper bootstrap bound on the mean of ``values``, shape (n,)."""
     generator = np.random.default_rng(seed)
     block = max(1, _BLOCK_ELEMENTS // len(values))  # resampled in blocks, so that memory does not grow with n
     means = [
         values[generator.integers(0, len(values), size=(min(block, _MEAN_REPEATS - start), len(values)))].mean(axis=1)
         for start in range(0, _MEAN_REPEATS, block)
     ]
-    return float(np.quantile(np.concatenate(means), CONFIDENCE))
+    return float(np.quantile(np.concatenate(means), confidence))
+
+
+def samples_needed(limit: float, *, confidence: float = CONFIDENCE) -> int:
+    """Least number of samples with which a bound can get down to ``limit`` (a share, > 0) when nothing is lost.
+
+    Source: Clopper and Pearson, Biometrika 26 (1934) 404, for no successes.
+    """
+    return math.ceil(math.log(1 - confidence) / math.log1p(-min(limit, 1 - 1e-9)))

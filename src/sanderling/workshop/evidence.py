@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
@@ -27,22 +27,105 @@ class ExportEvidence(_Record):
 
 
 class Candidate(_Record):
-    """One way to quantise that was tried; the highest SQNR on the calibration data was kept."""
+    """One way to quantise that was tried; the highest SQNR of the outputs on calibration data was kept."""
 
-    method: str
-    bias_correction: bool
+    name: str
     sqnr_db: float
     kept: bool
 
 
 class LayerError(_Record):
-    """How far a tensor of the INT8 graph is from FP32's on calibration samples."""
+    """A tensor that INT8 stores, on calibration samples.
+
+    Attributes:
+        tensor: its name in the float graph.
+        operator: that makes it.
+        sqnr_db: against FP32's, with everything before it quantised too.
+        low: lowest value.
+        high: highest value.
+        clipped_share: of its values that lie outside the range that eight bits cover.
+        outlier_ratio: largest magnitude over the one that 99.9 % of the values stay below.
+    """
 
     tensor: str
     operator: str
     sqnr_db: float
     low: float
     high: float
+    clipped_share: float
+    outlier_ratio: float
+
+
+class BlockPrecision(_Record):
+    """The precision of a block in the mixed variant, and why.
+
+    Attributes:
+        output_sqnr_db: of the model's outputs when only this block's weight and what it makes are rounded.
+    """
+
+    block: str
+    operator: str
+    precision: Literal["int8", "fp32"]
+    output_sqnr_db: float | None
+    reason: str
+
+
+class SearchPoint(_Record):
+    """One way to mix INT8 and float; the points are ordered from all INT8 to all float.
+
+    Attributes:
+        float_blocks: names of the blocks in float.
+        predicted_sqnr_db: of the outputs, from the noise of each tensor by itself.
+        macs_int8_share: of all multiply–accumulates, in [0, 1].
+        accuracy: on the evaluation data, where it was measured; its bound holds with ``Search.confidence``.
+        latency_p50_ms: where it was measured.
+    """
+
+    float_blocks: tuple[str, ...]
+    predicted_sqnr_db: float
+    macs_int8_share: float
+    accuracy: Accuracy | None = None
+    latency_p50_ms: float | None = None
+
+
+class Search(_Record):
+    """The search for the fewest blocks in float that keep the budget.
+
+    Attributes:
+        evaluations: of whole forms: on calibration data to look for the boundary, and on evaluation data to decide.
+        confidence: of the bound that had to keep the budget; higher than 95 %, as all-INT8 was tested before.
+        chosen: index into ``points``; None when none that was tested holds.
+        points: the accuracy–latency front and what lies between.
+        blocks: precision of each block in the chosen form.
+    """
+
+    evaluations: int
+    confidence: float
+    chosen: int | None
+    points: tuple[SearchPoint, ...]
+    blocks: tuple[BlockPrecision, ...]
+    samples: int
+
+    def summary(self) -> dict[str, Any]:
+        """What ``sanderling build --json`` prints."""
+        value: dict[str, Any] = {"evaluations": self.evaluations, "tested": []}
+        for point in self.points:
+            if point.accuracy is not None:
+                value["tested"].append(_in_short(point))
+        if self.chosen is not None:
+            value |= _in_short(self.points[self.chosen])
+        return value
+
+
+def _in_short(point: SearchPoint) -> dict[str, Any]:
+    assert point.accuracy is not None
+    return {
+        "layers_float": len(point.float_blocks),
+        "macs_int8_share": point.macs_int8_share,
+        "drop": point.accuracy.drop,
+        "drop_upper": point.accuracy.drop_upper,
+        "latency_p50_ms": point.latency_p50_ms,
+    }
 
 
 class Quantization(_Record):
@@ -51,6 +134,7 @@ class Quantization(_Record):
     samples: int
     candidates: tuple[Candidate, ...]
     layers: tuple[LayerError, ...]
+    search: Search | None = None
 
 
 class Cost(_Record):

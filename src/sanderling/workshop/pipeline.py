@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -11,16 +12,22 @@ from sanderling.core.errors import OptionError, UnavailableError
 from sanderling.core.files import replacing
 from sanderling.core.machine import describe_machine, usable_cores
 from sanderling.core.precision import Precision
-from sanderling.core.progress import Progress, Recorder, Silent
+from sanderling.core.progress import Event, Progress, Recorder, Silent
+from sanderling.core.statistics import samples_needed
 from sanderling.measure.accuracy import within_budget
+from sanderling.model.graph import read_graph
 from sanderling.model.manifest import Budget, Golden, Manifest, Variant
 from sanderling.model.package import EVIDENCE, REPORT, file_entries, is_package, write_manifest, write_zip
 from sanderling.run.engines import DEFAULT_ENGINE
 from sanderling.workshop import preparation, proof
-from sanderling.workshop.evidence import Evidence, VariantEvidence
+from sanderling.workshop.evidence import Evidence, Quantization, Search, VariantEvidence
+from sanderling.workshop.material import Material
+from sanderling.workshop.mixed import CONFIDENCE, mix
 from sanderling.workshop.options import BuildOptions
-from sanderling.workshop.preparation import Workpiece, WrittenVariant
+from sanderling.workshop.preparation import Workpiece, WrittenVariant, write_variant
+from sanderling.workshop.quantize.layers import layer_errors
 from sanderling.workshop.report.render import render_report
+from sanderling.workshop.variants import float_nodes
 
 
 @dataclass(frozen=True)
@@ -44,9 +51,14 @@ class BuildResult:
             "package": str(self.path),
             **manifest,
             "reason": self.evidence.choice,
+            **self._search(),
             "evaluation_data": self.evidence.evaluation_data,
             "events": [event.model_dump() for event in self.evidence.events],
         }
+
+    def _search(self) -> dict[str, Any]:
+        quantization = self.evidence.quantization
+        return {"search": quantization.search.summary()} if quantization and quantization.search else {}
 
 
 def build(options: BuildOptions, progress: Progress | None = None) -> BuildResult:
@@ -90,14 +102,29 @@ def _check_tools() -> None:
 
 
 def _package(folder: Path, piece: Workpiece, options: BuildOptions, recorder: Recorder) -> BuildResult:
-    files = {str(variant.precision): variant.path for variant in piece.variants}
-    measured = proof.measure(files, piece.material, options, recorder)
-    golden = proof.golden_vectors(folder, files, piece.material)
-    budget = options.budget or proof.default_budget(measured["fp32"].accuracy)
-    variants = tuple(_variant(written, measured[written.precision], budget) for written in piece.variants)
+    written = list(piece.variants)
+    accuracies = proof.measure_accuracy(_files(written), piece.material, options, recorder)
+    budget = options.budget or proof.default_budget(accuracies["fp32"])
+    search = None
+    if piece.quantized is not None and not within_budget(accuracies["int8"], budget):
+        search, mixed = _mixed(folder, piece, budget, options, recorder)
+        if mixed is not None:
+            written.append(mixed)
+            more = proof.measure_accuracy(_files([written[0], mixed]), piece.material, options, recorder)
+            accuracies["mixed"] = more["mixed"]
+    timings, memory = proof.measure_performance(_files(written), piece.material, options, recorder)
+    measured = {
+        variant.id: VariantEvidence(
+            accuracy=accuracies[variant.id], latency=timings[variant.id], memory_bytes=memory[variant.id]
+        )
+        for variant in written
+    }
+    golden = proof.golden_vectors(folder, written, piece.material)
+    variants = tuple(_variant(variant, measured[variant.id], budget) for variant in written)
     chosen, why = proof.choose(variants, budget)
+    quantization = _quantization(piece, search)
     recorder.stop()
-    evidence = _evidence(piece, measured, why, options, recorder)
+    evidence = _evidence(piece, measured, quantization, why, options, recorder)
     (folder / EVIDENCE).write_text(evidence.model_dump_json(indent=1) + "\n", encoding="utf-8")
     manifest = _manifest(piece, variants, chosen, budget, golden, options)
     (folder / REPORT).write_text(render_report(manifest, evidence), encoding="utf-8")
@@ -106,9 +133,50 @@ def _package(folder: Path, piece: Workpiece, options: BuildOptions, recorder: Re
     return BuildResult(options.output, manifest, evidence)
 
 
+def _files(variants: Sequence[WrittenVariant]) -> dict[str, Path]:
+    return {variant.id: variant.path for variant in variants}
+
+
+def _mixed(
+    folder: Path, piece: Workpiece, budget: Budget, options: BuildOptions, recorder: Recorder
+) -> tuple[Search | None, WrittenVariant | None]:
+    """Search for mixed precision, and write what was found as a variant."""
+    assert piece.quantized is not None
+    if _budget_is_out_of_reach(piece.material, budget, recorder):
+        return None, None
+    found = mix(read_graph(piece.variants[0].path), piece.quantized, piece.material, budget, options, recorder)
+    if found is None or found.graph is None:
+        return (found.search if found else None), None
+    return found.search, write_variant(folder, "mixed", Precision.INT8, found.graph, float_nodes(found.graph))
+
+
+def _budget_is_out_of_reach(material: Material, budget: Budget, recorder: Recorder) -> bool:
+    """Tell when so few samples are there that no form could be shown to keep the budget, however good."""
+    if budget.metric not in ("top1", "agreement"):
+        return False
+    needed = samples_needed(budget.limit / 100, confidence=CONFIDENCE) if budget.limit > 0 else None
+    if needed is not None and needed <= len(material.evaluation):
+        return False
+    how_many = f"at least {needed} are needed" if needed else "no number is enough: give a budget above 0"
+    reason = (
+        f"{len(material.evaluation)} evaluation samples cannot show that {budget.metric}={budget.limit:g} holds, even "
+        f"if nothing is lost: {how_many}"
+    )
+    recorder.event(Event(kind="too-few-evaluation-samples", subject="mixed", reason=reason))
+    return True
+
+
+def _quantization(piece: Workpiece, search: Search | None) -> Quantization | None:
+    made, calibration = piece.quantized, piece.material.calibration
+    if made is None or calibration is None:
+        return None
+    layers = layer_errors(made.model, made.graph, made.scheme, made.histograms, calibration)
+    return Quantization(samples=len(calibration), candidates=made.candidates, layers=tuple(layers), search=search)
+
+
 def _variant(written: WrittenVariant, measured: VariantEvidence, budget: Budget) -> Variant:
     return Variant(
-        id=written.precision,
+        id=written.id,
         precision=written.precision,
         file=written.path.name,
         external_data=written.external_data,
@@ -146,7 +214,12 @@ def _manifest(
 
 
 def _evidence(
-    piece: Workpiece, measured: dict[str, VariantEvidence], why: str, options: BuildOptions, recorder: Recorder
+    piece: Workpiece,
+    measured: dict[str, VariantEvidence],
+    quantization: Quantization | None,
+    why: str,
+    options: BuildOptions,
+    recorder: Recorder,
 ) -> Evidence:
     return Evidence(
         machine=describe_machine(),
@@ -155,7 +228,7 @@ def _evidence(
         cost_before=piece.cost_before,
         cost_after=piece.cost_after,
         passes=piece.passes,
-        quantization=next((variant.quantization for variant in piece.variants if variant.quantization), None),
+        quantization=quantization,
         evaluation_data=piece.material.evaluation_origin,
         threads=options.threads or usable_cores(),
         variants=measured,

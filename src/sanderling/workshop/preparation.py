@@ -15,7 +15,7 @@ from sanderling.core.tensor import Feeds, TensorSpec, random_feeds
 from sanderling.model.cost import graph_cost
 from sanderling.model.graph import all_nodes, element_count, input_specs, output_specs, write_graph
 from sanderling.model.manifest import Source
-from sanderling.workshop.evidence import Cost, ExportEvidence, Quantization
+from sanderling.workshop.evidence import Cost, ExportEvidence
 from sanderling.workshop.export.source import Exported, export
 from sanderling.workshop.material import Material, gather
 from sanderling.workshop.optimize.names import name_nodes
@@ -25,18 +25,19 @@ from sanderling.workshop.optimize.shapes import apply_shapes, has_dynamic_batch,
 from sanderling.workshop.optimize.simplify import PassRecord, simplify
 from sanderling.workshop.options import BuildOptions
 from sanderling.workshop.quantize.qdq import is_quantized
+from sanderling.workshop.quantize.recipe import Quantized
 from sanderling.workshop.variants import make_variants
 
 
 @dataclass(frozen=True)
 class WrittenVariant:
-    """A variant's files, and how it was made."""
+    """A variant's files, and which of its heavy nodes compute in float."""
 
+    id: str
     precision: Precision
     path: Path
     external_data: str | None
     float_nodes: tuple[str, ...]
-    quantization: Quantization | None
 
     @property
     def size_bytes(self) -> int:
@@ -47,7 +48,11 @@ class WrittenVariant:
 
 @dataclass(frozen=True)
 class Workpiece:
-    """Everything that the workshop leaves behind; no graph is held in memory any more."""
+    """Everything that the workshop leaves behind.
+
+    Attributes:
+        quantized: how INT8 was made, held for the search for mixed precision; None without INT8.
+    """
 
     source: Source
     export_check: ExportEvidence | None
@@ -58,6 +63,7 @@ class Workpiece:
     passes: tuple[PassRecord, ...]
     material: Material
     variants: tuple[WrittenVariant, ...]
+    quantized: Quantized | None
 
 
 def make(folder: Path, options: BuildOptions, progress: Progress) -> Workpiece:
@@ -75,6 +81,7 @@ def make(folder: Path, options: BuildOptions, progress: Progress) -> Workpiece:
     passes = (*raise_opset_passes(model), *PASSES)
     simplified, records = simplify(model, _probes(inputs, material, options), progress, passes=passes)
     name_nodes(simplified)
+    variants, quantized = _written(folder, simplified, material, options, progress)
     return Workpiece(
         source=exported.source,
         export_check=exported.check,
@@ -84,7 +91,8 @@ def make(folder: Path, options: BuildOptions, progress: Progress) -> Workpiece:
         cost_after=_cost(simplified),
         passes=tuple(records),
         material=material,
-        variants=_written(folder, simplified, material, options, progress),
+        variants=variants,
+        quantized=quantized,
     )
 
 
@@ -117,16 +125,24 @@ def _probes(inputs: tuple[TensorSpec, ...], material: Material, options: BuildOp
     return [*probes, material.evaluation.one(0)]
 
 
+def write_variant(
+    folder: Path, identifier: str, precision: Precision, model: onnx.ModelProto, float_nodes: tuple[str, ...]
+) -> WrittenVariant:
+    """Write a variant's graph into the package's folder."""
+    path = folder / f"model.{identifier}.onnx"
+    return WrittenVariant(identifier, precision, path, write_graph(model, path), float_nodes)
+
+
 def _written(
     folder: Path, model: onnx.ModelProto, material: Material, options: BuildOptions, progress: Progress
-) -> tuple[WrittenVariant, ...]:
+) -> tuple[tuple[WrittenVariant, ...], Quantized | None]:
     """Write each variant as soon as it is made: several copies of the weights would set the build's peak memory."""
     written = []
+    quantized = None
     for made in make_variants(model, material.calibration, options, progress):
-        path = folder / f"model.{made.precision}.onnx"
-        external = write_graph(made.model, path)
-        written.append(WrittenVariant(made.precision, path, external, made.float_nodes, made.quantization))
-    return tuple(written)
+        written.append(write_variant(folder, str(made.precision), made.precision, made.model, made.float_nodes))
+        quantized = made.quantized or quantized
+    return tuple(written), quantized
 
 
 def _cost(model: onnx.ModelProto) -> Cost:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -14,32 +14,41 @@ from sanderling.core.errors import EngineError
 from sanderling.core.precision import Precision
 from sanderling.core.progress import Event, Progress
 from sanderling.measure.accuracy import classifier_classes, compare_outputs, evaluation_batch, judge
-from sanderling.measure.latency import time_interleaved
+from sanderling.measure.latency import Timing, time_interleaved
 from sanderling.measure.memory import session_memory_bytes
 from sanderling.model.manifest import Accuracy, Budget, Golden, Variant
 from sanderling.model.package import GoldenVectors
 from sanderling.run.engines import DEFAULT_ENGINE, engine
 from sanderling.run.engines.base import EngineOptions, Executable
-from sanderling.workshop.evidence import VariantEvidence
 from sanderling.workshop.material import Material
 from sanderling.workshop.options import BuildOptions
+from sanderling.workshop.preparation import WrittenVariant
 
 GOLDEN = "golden.npz"
 GOLDEN_TOLERANCE = {Precision.FP32: 1e-4, Precision.FP16: 1e-2, Precision.INT8: 5e-2}
-DEFAULT_BUDGETS = {"top1": 1.0, "agreement": 5.0, "cosine": 0.01}
+DEFAULT_BUDGETS = {"top1": 1.0, "map": 1.0, "agreement": 5.0, "cosine": 0.01}
 _GOLDEN_SAMPLES = 4
 _WARMUP = 10
 _TIMING_SECONDS = 20.0
 _CLEARLY_FASTER = 0.95
+_LEAST_MAP = 5.0
 
 
-def measure(
+def measure_accuracy(
     files: Mapping[str, Path], material: Material, options: BuildOptions, progress: Progress
-) -> dict[str, VariantEvidence]:
-    """Accuracy, latency and memory of every variant; FP32, named ``fp32``, is the reference."""
+) -> dict[str, Accuracy]:
+    """Accuracy of every variant on the evaluation data; FP32, named ``fp32``, is the reference."""
     with ExitStack() as stack:
         loaded = {name: _load(path, options.threads, stack) for name, path in files.items()}
-        accuracies = _accuracy(loaded, material, options, progress)
+        return _accuracy(loaded, material, options, progress)
+
+
+def measure_performance(
+    files: Mapping[str, Path], material: Material, options: BuildOptions, progress: Progress
+) -> tuple[dict[str, Timing], dict[str, int | None]]:
+    """Latency, in turn, and memory of every variant."""
+    with ExitStack() as stack:
+        loaded = {name: _load(path, options.threads, stack) for name, path in files.items()}
         progress.stage("measure latency", options.repeats)
         feeds = material.evaluation.one(0)
         timings = time_interleaved(
@@ -50,29 +59,22 @@ def measure(
             progress=progress,
         )
     progress.stage("measure memory", len(files))
-    return {
-        name: VariantEvidence(
-            accuracy=accuracies[name],
-            latency=timings[name],
-            memory_bytes=_memory(name, path, options, progress),
-        )
-        for name, path in files.items()
-    }
+    return timings, {name: _memory(name, path, options, progress) for name, path in files.items()}
 
 
-def golden_vectors(folder: Path, files: Mapping[str, Path], material: Material) -> Golden:
+def golden_vectors(folder: Path, variants: Sequence[WrittenVariant], material: Material) -> Golden:
     """Write the first evaluation samples and each variant's outputs for them."""
     count = min(_GOLDEN_SAMPLES, len(material.evaluation))
     calls = [material.evaluation.one(index) for index in range(count)]
     inputs = {name: np.stack([call[name] for call in calls]) for name in calls[0]}
     outputs = {}
-    for variant, path in files.items():
+    for variant in variants:
         with ExitStack() as stack:
-            executable = _load(path, 1, stack)
+            executable = _load(variant.path, 1, stack)
             results = [executable.run(call) for call in calls]
-        outputs[variant] = {name: np.stack([result[name] for result in results]) for name in results[0]}
+        outputs[variant.id] = {name: np.stack([result[name] for result in results]) for name in results[0]}
     write_npz(folder / GOLDEN, GoldenVectors(inputs, outputs).to_arrays())
-    tolerance = {variant: GOLDEN_TOLERANCE[Precision(variant)] for variant in files}
+    tolerance = {variant.id: GOLDEN_TOLERANCE[variant.precision] for variant in variants}
     return Golden(file=GOLDEN, samples=count, tolerance=tolerance)
 
 
@@ -124,10 +126,22 @@ def _accuracy(
         progress=progress,
     )
     labels = material.evaluation.labels
-    return {
+    accuracies = {
         name: judge(record, records["fp32"], labels, metric=material.metric, seed=options.seed)
         for name, record in records.items()
     }
+    warn_of_nothing_to_lose(accuracies["fp32"], progress)
+    return accuracies
+
+
+def warn_of_nothing_to_lose(reference: Accuracy, progress: Progress) -> None:
+    """Tell when FP32 finds next to nothing: a detector that finds nothing keeps every budget."""
+    if reference.metric == "map" and reference.value < _LEAST_MAP:
+        reason = (
+            f"FP32's mAP50-95 is {reference.value:.2g} %, so that no variant can lose more: check that the boxes are "
+            "left, top, right, bottom in pixels of the model's input, that classes start at 0, and the preprocessing"
+        )
+        progress.event(Event(kind="nothing-to-lose", subject="accuracy", reason=reason))
 
 
 def _memory(name: str, path: Path, options: BuildOptions, progress: Progress) -> int | None:

@@ -5,38 +5,31 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-import numpy as np
 import onnx
 
 from sanderling.core.errors import EngineError, ModelError, OptionError, first_line
 from sanderling.core.precision import Precision
 from sanderling.core.progress import Event, Progress
-from sanderling.core.statistics import sqnr_db
 from sanderling.measure.samples import Samples
 from sanderling.model.graph import opset_of
 from sanderling.run.engines import engine
 from sanderling.run.engines.base import EngineOptions
-from sanderling.workshop.evidence import Candidate, Quantization
 from sanderling.workshop.optimize.half import to_half
 from sanderling.workshop.options import BuildOptions
-from sanderling.workshop.quantize.bias import correct_biases
 from sanderling.workshop.quantize.histogram import Observation, observe
-from sanderling.workshop.quantize.layers import layer_errors
-from sanderling.workshop.quantize.qdq import to_int8
-from sanderling.workshop.quantize.thresholds import METHODS
+from sanderling.workshop.quantize.recipe import Quantized, quantize
 
-_SELECTION_SAMPLES = 128
 _OLDEST_PER_CHANNEL_OPSET = 13
 
 
 @dataclass(frozen=True)
 class Made:
-    """A variant's graph, and which of its nodes stayed float and why it was made this way."""
+    """A variant's graph, which of its heavy nodes stayed float, and for INT8 how it was made."""
 
     precision: Precision
     model: onnx.ModelProto
     float_nodes: tuple[str, ...] = ()
-    quantization: Quantization | None = None
+    quantized: Quantized | None = None
 
 
 def make_variants(
@@ -98,54 +91,11 @@ def _int8(
 ) -> Made:
     if opset_of(model) < _OLDEST_PER_CHANNEL_OPSET:
         raise ModelError(f"per-channel INT8 needs opset {_OLDEST_PER_CHANNEL_OPSET}: the graph has {opset_of(model)}")
-    selection = calibration.pick(np.arange(min(len(calibration), _SELECTION_SAMPLES)))
-    recipes = [(method, True) for method in METHODS] + [("minmax", False)]
-    progress.stage("quantise to INT8", len(recipes))
-    corrected = correct_biases(model, seen.means)
-    reference = _outputs(model, selection, options.threads)
-    best: onnx.ModelProto | None = None
-    tried: list[Candidate] = []
-    for method, correct in recipes:
-        ranges = {name: METHODS[method](histogram) for name, histogram in seen.histograms.items()}
-        try:
-            quantized = to_int8(corrected if correct else model, ranges)
-        except Exception as error:
-            raise ModelError(f"INT8 conversion failed: {type(error).__name__}: {first_line(error)}") from error
-        score = _score_db(reference, _outputs(quantized, selection, options.threads))
-        if not tried or score > max(candidate.sqnr_db for candidate in tried):
-            best = quantized
-        tried.append(Candidate(method=method, bias_correction=correct, sqnr_db=score, kept=False))
-        progress.advance()
-    assert best is not None
-    chosen = max(range(len(tried)), key=lambda index: tried[index].sqnr_db)
-    tried[chosen] = tried[chosen].model_copy(update={"kept": True})
-    layers = layer_errors(model, best, seen.histograms, selection)
-    return Made(
-        Precision.INT8,
-        best,
-        float_nodes=_float_nodes(best),
-        quantization=Quantization(samples=len(calibration), candidates=tuple(tried), layers=tuple(layers)),
-    )
+    best = quantize(model, seen, calibration, threads=options.threads, seed=options.seed, progress=progress)
+    return Made(Precision.INT8, best.graph, float_nodes=float_nodes(best.graph), quantized=best)
 
 
-def _outputs(model: onnx.ModelProto, samples: Samples, threads: int) -> list[np.ndarray]:
-    """Every output of every sample, flattened: one float array a sample."""
-    executable = engine().load(model.SerializeToString(), EngineOptions(threads=threads))
-    rows = []
-    for feeds in samples.batches(1):
-        arrays = executable.run(feeds).values()
-        rows.append(np.concatenate([array.astype(np.float64).ravel() for array in arrays]))
-    executable.close()
-    return rows
-
-
-def _score_db(reference: list[np.ndarray], outputs: list[np.ndarray]) -> float:
-    signal = sum(float(np.square(row).sum()) for row in reference)
-    noise = sum(float(np.square(row - other).sum()) for row, other in zip(reference, outputs, strict=True))
-    return sqnr_db(signal, noise)
-
-
-def _float_nodes(quantized: onnx.ModelProto) -> tuple[str, ...]:
+def float_nodes(quantized: onnx.ModelProto) -> tuple[str, ...]:
     """Heavy nodes that do not read dequantised values, so that they run in float."""
     dequantized = {node.output[0] for node in quantized.graph.node if node.op_type == "DequantizeLinear"}
     heavy = ("Conv", "ConvTranspose", "MatMul", "Gemm")

@@ -20,6 +20,7 @@ from sanderling.workshop.quantize.bias import channel_mean, observed_inputs
 from sanderling.workshop.quantize.equalization import scaled_tensors
 
 BINS = 2048
+_COMMON_SHARE = 0.999
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,19 @@ class Histogram:
         """Bin centres, shape (bins,)."""
         edges = self.edges
         return (edges[:-1] + edges[1:]) / 2
+
+    def share_outside(self, span: tuple[float, float]) -> float:
+        """Share of the values that a range does not cover, to the width of a bin."""
+        outside = (self.edges[1:] < span[0]) | (self.edges[:-1] > span[1])
+        return float(self.counts[outside].sum() / max(self.counts.sum(), 1))
+
+    def outlier_ratio(self) -> float:
+        """Largest magnitude over the magnitude that 99.9 % of the values stay below, at least 1."""
+        magnitudes = np.maximum(np.abs(self.edges[:-1]), np.abs(self.edges[1:]))
+        order = np.argsort(magnitudes)
+        inside = np.cumsum(self.counts[order]) >= _COMMON_SHARE * self.counts.sum()
+        common = float(magnitudes[order][int(np.argmax(inside))])
+        return max(float(magnitudes.max()) / common, 1.0) if common > 0 else 1.0
 
 
 @dataclass(frozen=True)

@@ -11,18 +11,24 @@ from sanderling.core.statistics import sqnr_db
 from sanderling.measure.samples import Samples
 from sanderling.workshop.evidence import LayerError
 from sanderling.workshop.quantize.histogram import Histogram, open_tensors
+from sanderling.workshop.quantize.qdq import Scheme
 
 _SAMPLES = 4
 
 
 def layer_errors(
-    model: onnx.ModelProto, quantized: onnx.ModelProto, histograms: Mapping[str, Histogram], samples: Samples
+    model: onnx.ModelProto,
+    quantized: onnx.ModelProto,
+    scheme: Scheme,
+    histograms: Mapping[str, Histogram],
+    samples: Samples,
 ) -> list[LayerError]:
     """SQNR of the tensors that are stored in eight bits, in FP32's order, over a few calibration samples.
 
     Args:
         model: FP32.
         quantized: the same graph with Q/DQ nodes, original tensor names kept.
+        scheme: that the graph was quantised by.
         histograms: observed range of each tensor.
         samples: the first four are used.
     """
@@ -45,6 +51,8 @@ def layer_errors(
             sqnr_db=sqnr_db(signal[name], noise[name]),
             low=histograms[name].low,
             high=histograms[name].high,
+            clipped_share=histograms[name].share_outside(scheme.ranges[name]),
+            outlier_ratio=histograms[name].outlier_ratio(),
         )
         for name in names
     ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import onnx
@@ -29,9 +29,7 @@ class Step:
     macs_int8_share: float
 
 
-def find_path(
-    model: onnx.ModelProto, blocks: Sequence[Block], sensitivity: Sensitivity, cost: GraphCost
-) -> list[Step]:
+def find_path(model: onnx.ModelProto, blocks: Sequence[Block], sensitivity: Sensitivity, cost: GraphCost) -> list[Step]:
     """Steps from every block in INT8 to every block in float.
 
     Args:

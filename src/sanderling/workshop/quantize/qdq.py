@@ -143,7 +143,7 @@ class _Inserter:
 
     def _enforced(self, block: Block) -> bool:
         scale, zero_point = parameters(self._ranges[block.outputs[0]])
-        low, high = -float(scale) * zero_point, float(scale) * (_LEVELS - zero_point)
+        low, high = -float(scale) * int(zero_point), float(scale) * (_LEVELS - int(zero_point))
         activation = self._nodes[block.activation]
         if activation.op_type == "Relu":
             return low >= 0.0
@@ -151,7 +151,8 @@ class _Inserter:
         if len(activation.input) != 3 or not all(activation.input[1:]) or not all(bounds):
             return False
         least, most = (float(initializer_array(bound).item()) for bound in bounds if bound is not None)
-        return low >= least - _SLACK * scale and high <= most + _SLACK * scale
+        slack = _SLACK * float(scale)
+        return low >= least - slack and high <= most + slack
 
     def _keep_output_names(self, made: set[str]) -> None:
         """The graph's outputs are what is dequantised: what makes them gets another name."""
@@ -237,8 +238,11 @@ class _Inserter:
         return fresh
 
 
-def _node(op_type: str, inputs: Sequence[str], output: str, **attributes: int) -> onnx.NodeProto:
-    return helper.make_node(op_type, inputs, [output], f"{output}_{op_type}", **attributes)
+def _node(op_type: str, inputs: Sequence[str], output: str, axis: int | None = None) -> onnx.NodeProto:
+    node = helper.make_node(op_type, inputs, [output], name=f"{output}_{op_type}")
+    if axis is not None:
+        node.attribute.append(helper.make_attribute("axis", axis))
+    return node
 
 
 def _copied(node: onnx.NodeProto) -> onnx.NodeProto:

@@ -187,7 +187,7 @@ def _rounded(node: onnx.NodeProto, weight: Float, moments: Moments) -> Quantized
 
 
 def _groups(node: onnx.NodeProto) -> int:
-    return next((attribute.i for attribute in node.attribute if attribute.name == "group"), 1)
+    return int(next((attribute.i for attribute in node.attribute if attribute.name == "group"), 1))
 
 
 def _width(node: onnx.NodeProto, weight: Array) -> int:

@@ -113,8 +113,7 @@ def round_tensor(array: Array, span: Range) -> npt.NDArray[np.float32]:
     """What uint8 over a range makes of float32 values."""
     scale, zero_point = parameters(span)
     steps = np.clip(np.round(array / scale) + np.float32(zero_point), 0, 255)
-    rounded: npt.NDArray[np.float32] = (steps - np.float32(zero_point)) * scale
-    return rounded
+    return ((steps - np.float32(zero_point)) * scale).astype(np.float32, copy=False)
 
 
 def _recorded(model: onnx.ModelProto, samples: Samples, threads: int) -> list[Values]:

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 
-import numpy as np
 import onnx
 from onnx import helper
 
 from sanderling.core.tensor import Array
 from sanderling.model.graph import with_outputs
 from sanderling.run.engines import engine
-from sanderling.run.engines.base import EngineOptions
+from sanderling.run.engines.base import EngineOptions, Executable
 
 Values = Mapping[str, Array]
 
@@ -20,7 +19,7 @@ Values = Mapping[str, Array]
 def record(model: onnx.ModelProto, tensors: Sequence[str], feeds: Sequence[Values], threads: int) -> list[Values]:
     """Values of ``tensors``, of the inputs and of the outputs for each call."""
     executable = engine().load(with_outputs(model, tensors).SerializeToString(), EngineOptions(threads=threads))
-    values = [{**call, **executable.run(call)} for call in feeds]
+    values: list[Values] = [{**call, **executable.run(call)} for call in feeds]
     executable.close()
     return values
 
@@ -41,7 +40,7 @@ class Tail:
         self._tensor = tensor
         self._model, self._threads = model, threads
         self._nodes = _with_sources(model.graph, nodes, set(known) | {tensor})
-        self._executable = None
+        self._executable: Executable | None = None
 
     def run(self, values: Values, replaced: Mapping[str, Array]) -> dict[str, Array]:
         """Outputs when the readers in ``replaced`` get other values of the tensor.
@@ -95,17 +94,20 @@ class Tail:
         made = {name for node in nodes for name in node.output}
         read = dict.fromkeys(name for node in nodes for name in node.input if name and name not in made)
         inputs = [name for name in read if name not in constants]
-        types = {name: values[self._tensor if self._reader(name) else name].dtype for name in inputs}
         graph = helper.make_graph(
             nodes,
             "tail",
-            [helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(np.dtype(t)), None) for n, t in types.items()],
+            [_value(name, values[self._tensor if self._reader(name) else name]) for name in inputs],
             [value for value in self._model.graph.output if value.name in self.outputs],
             [constants[name] for name in read if name in constants],
         )
         cut = helper.make_model(graph, opset_imports=self._model.opset_import)
         cut.ir_version = self._model.ir_version
         return cut
+
+
+def _value(name: str, array: Array) -> onnx.ValueInfoProto:
+    return helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(array.dtype), None)
 
 
 def _own_name(tensor: str, reader: str) -> str:
@@ -121,9 +123,7 @@ def _behind(graph: onnx.GraphProto, tensor: str) -> list[onnx.NodeProto]:
     return nodes
 
 
-def _with_sources(
-    graph: onnx.GraphProto, nodes: Sequence[onnx.NodeProto], known: set[str]
-) -> list[onnx.NodeProto]:
+def _with_sources(graph: onnx.GraphProto, nodes: Sequence[onnx.NodeProto], known: set[str]) -> list[onnx.NodeProto]:
     """The nodes, and those that make what is not known otherwise (integers that describe shapes)."""
     makers = {name: node for node in graph.node for name in node.output}
     chosen = {node.name for node in nodes}

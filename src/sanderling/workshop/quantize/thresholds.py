@@ -6,6 +6,7 @@ Every method gets a histogram and returns (low, high) with low ≤ 0 ≤ high, i
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -78,6 +79,16 @@ METHODS: dict[str, Callable[[Histogram], Range]] = {
     "minmax": min_max,
     "percentile": percentile,
     "entropy": entropy,
+    "mse": mean_squared_error,
+}
+
+# What is tried for a single tensor, by what it does to the model's outputs.
+SPANS: dict[str, Callable[[Histogram], Range]] = {
+    "minmax": min_max,
+    "percentile 99.997": partial(percentile, percent=99.997),
+    "percentile 99.99": percentile,
+    "percentile 99.97": partial(percentile, percent=99.97),
+    "percentile 99.9": partial(percentile, percent=99.9),
     "mse": mean_squared_error,
 }
 

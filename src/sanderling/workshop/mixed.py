@@ -1,0 +1,271 @@
+"""Mixed precision: when INT8 misses the budget, put the fewest blocks back to float that keep it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import onnx
+
+from sanderling.core.progress import Event, Progress
+from sanderling.core.statistics import sqnr_db
+from sanderling.measure.accuracy import classifier_classes, compare_outputs, evaluation_batch, judge
+from sanderling.measure.latency import time_interleaved
+from sanderling.measure.samples import Samples
+from sanderling.model.cost import graph_cost
+from sanderling.model.manifest import Accuracy, Budget, Metric
+from sanderling.run.engines import engine
+from sanderling.run.engines.base import EngineOptions, Executable
+from sanderling.workshop.evidence import BlockPrecision, Search, SearchPoint
+from sanderling.workshop.material import Material
+from sanderling.workshop.options import BuildOptions
+from sanderling.workshop.quantize.histogram import Histogram
+from sanderling.workshop.quantize.path import Step, find_path
+from sanderling.workshop.quantize.qdq import quantized_blocks, to_int8
+from sanderling.workshop.quantize.recipe import SELECTION_SAMPLES, Quantized, Trials
+from sanderling.workshop.quantize.sensitivity import Sensitivity, has_subgraphs, measure_sensitivity
+from sanderling.workshop.quantize.thresholds import SPANS, Range
+from sanderling.workshop.search import last_that_holds, rough_boundary, testing_order
+
+CONFIDENCE = 0.975  # all-INT8 was tested at 95 % before: both together fool one time in 13 at most, mostly far less
+_ENOUGH_DB = 30.0
+_LATENCY_SECONDS = 10.0
+_LATENCY_REPEATS = 30
+
+
+@dataclass(frozen=True)
+class Mixed:
+    """What the search found: the graph, or None when nothing that was tested keeps the budget."""
+
+    graph: onnx.ModelProto | None
+    search: Search
+
+
+def mix(
+    reference: onnx.ModelProto,
+    quantized: Quantized,
+    material: Material,
+    budget: Budget,
+    options: BuildOptions,
+    progress: Progress,
+) -> Mixed | None:
+    """Search for the fewest blocks in float that keep the budget.
+
+    Args:
+        reference: FP32.
+        quantized: all INT8, which misses the budget.
+        material: calibration data says where to look, evaluation data decides.
+        budget: to keep.
+        options: threads and seed.
+        progress: told about each step.
+
+    Returns:
+        None when the graph cannot be searched.
+    """
+    assert material.calibration is not None
+    if has_subgraphs(reference):
+        reason = "the graph has If, Loop or Scan nodes: which of its tensors to keep in float cannot be measured"
+        progress.event(Event(kind="search-skipped", subject="mixed", reason=reason))
+        return None
+    selection = material.calibration.pick(np.arange(min(len(material.calibration), SELECTION_SAMPLES)))
+    sensitivity = _sensitivity(quantized, selection, options, progress)
+    quantized = _with_own_ranges(reference, quantized, sensitivity, selection, options)
+    blocks = quantized_blocks(quantized.model, quantized.scheme)
+    steps = find_path(quantized.model, blocks, sensitivity, graph_cost(quantized.model))
+    judge_form = _Judge(reference, quantized, steps, options, progress)
+    with judge_form:
+        chosen = _search(judge_form, steps, selection, material, budget, progress)
+        points = judge_form.points(material)
+    described = _describe(quantized, steps[chosen] if chosen is not None else steps[0], sensitivity)
+    search = Search(
+        evaluations=judge_form.evaluations,
+        confidence=CONFIDENCE,
+        chosen=chosen,
+        points=points,
+        blocks=described,
+        samples=sensitivity.samples,
+    )
+    return Mixed(None if chosen is None else judge_form.graph(chosen), search)
+
+
+def _sensitivity(quantized: Quantized, selection: Samples, options: BuildOptions, progress: Progress) -> Sensitivity:
+    spans = {name: _spans(histogram) for name, histogram in quantized.histograms.items()}
+    own = {name: {**spans[name], "as before": span} for name, span in quantized.scheme.ranges.items() if name in spans}
+    return measure_sensitivity(
+        quantized.model, own, quantized.scheme, selection, threads=options.threads, progress=progress
+    )
+
+
+def _spans(histogram: Histogram) -> dict[str, Range]:
+    return {name: method(histogram) for name, method in SPANS.items()}
+
+
+def _with_own_ranges(
+    reference: onnx.ModelProto,
+    quantized: Quantized,
+    sensitivity: Sensitivity,
+    selection: Samples,
+    options: BuildOptions,
+) -> Quantized:
+    """The form with the best range for each tensor, if it is better as a whole."""
+    trials = Trials(reference, selection, options.threads)
+    trials.take("one method", quantized.model, quantized.scheme, quantized.histograms)
+    scheme = replace(quantized.scheme, ranges={**quantized.scheme.ranges, **sensitivity.ranges})
+    trials.take("a method for each tensor", quantized.model, scheme, quantized.histograms)
+    return trials.best()
+
+
+def _search(
+    judge_form: _Judge,
+    steps: Sequence[Step],
+    selection: Samples,
+    material: Material,
+    budget: Budget,
+    progress: Progress,
+) -> int | None:
+    progress.stage("search mixed precision")
+    rough_metric = _rough_metric(material.metric)
+
+    def looks_good(index: int) -> bool:
+        if rough_metric is None:
+            return sqnr_db(1.0, steps[index].noise) >= _ENOUGH_DB
+        return judge_form(index, selection, rough_metric, None).drop <= budget.limit
+
+    boundary = rough_boundary(len(steps), looks_good)
+    order = testing_order(boundary, len(steps))
+
+    def holds(index: int) -> bool:
+        labels = material.evaluation.labels
+        accuracy = judge_form(index, material.evaluation, material.metric, labels, decides=True)
+        return accuracy.drop_upper <= budget.limit
+
+    return last_that_holds(order, holds)
+
+
+def _rough_metric(metric: Metric) -> Metric | None:
+    """What can be told from calibration data, which has no labels and no boxes."""
+    if metric == "map":
+        return None
+    return "agreement" if metric in ("top1", "agreement") else "cosine"
+
+
+class _Judge:
+    """Judges forms by their index on the path, and keeps what it measured."""
+
+    def __init__(
+        self,
+        reference: onnx.ModelProto,
+        quantized: Quantized,
+        steps: Sequence[Step],
+        options: BuildOptions,
+        progress: Progress,
+    ) -> None:
+        self.evaluations = 0
+        self._quantized, self._steps, self._options, self._progress = quantized, steps, options, progress
+        self._reference = self._open(reference)
+        self._decided: dict[int, Accuracy] = {}
+
+    def __call__(
+        self,
+        index: int,
+        samples: Samples,
+        metric: Metric,
+        labels: np.ndarray | None,
+        *,
+        decides: bool = False,
+    ) -> Accuracy:
+        """Accuracy of one form; the bound of one that decides is the search's."""
+        self.evaluations += 1
+        form = self._open(self.graph(index))
+        records = compare_outputs(
+            self._reference.run,
+            {"fp32": self._reference.run, "form": form.run},
+            samples,
+            batch=evaluation_batch(self._reference.inputs),
+            classify=classifier_classes(self._reference.outputs) is not None,
+            progress=self._progress,
+        )
+        form.close()
+        accuracy = judge(
+            records["form"],
+            records["fp32"],
+            labels,
+            metric=metric,
+            seed=self._options.seed,
+            confidence=CONFIDENCE,
+        )
+        if decides:
+            self._decided[index] = accuracy
+        return accuracy
+
+    def graph(self, index: int) -> onnx.ModelProto:
+        """The form at that step."""
+        scheme = self._quantized.scheme
+        floats = scheme.float_blocks | self._steps[index].float_blocks
+        return to_int8(self._quantized.model, replace(scheme, float_blocks=floats))
+
+    def points(self, material: Material) -> tuple[SearchPoint, ...]:
+        """Every step, with what was measured of it; those that were judged are timed in turn."""
+        latencies = self._latencies(material)
+        return tuple(
+            SearchPoint(
+                float_blocks=tuple(sorted(step.float_blocks)),
+                predicted_sqnr_db=sqnr_db(1.0, step.noise),
+                macs_int8_share=step.macs_int8_share,
+                accuracy=self._decided.get(index),
+                latency_p50_ms=latencies.get(index),
+            )
+            for index, step in enumerate(self._steps)
+        )
+
+    def _latencies(self, material: Material) -> dict[int, float]:
+        feeds = material.evaluation.one(0)
+        forms = {index: self._open(self.graph(index)) for index in self._decided}
+        if not forms:
+            return {}
+        timings = time_interleaved(
+            {str(index): lambda form=form: form.run(feeds) for index, form in forms.items()},
+            warmup=3,
+            repeats=_LATENCY_REPEATS,
+            seconds=_LATENCY_SECONDS,
+            progress=self._progress,
+        )
+        for form in forms.values():
+            form.close()
+        return {index: timings[str(index)].latency().p50 for index in forms}
+
+    def _open(self, model: onnx.ModelProto) -> Executable:
+        return engine().load(model.SerializeToString(), EngineOptions(threads=self._options.threads))
+
+    def __enter__(self) -> _Judge:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._reference.close()
+
+
+def _describe(quantized: Quantized, step: Step, sensitivity: Sensitivity) -> tuple[BlockPrecision, ...]:
+    """The precision of each block, and what rounding it by itself does to the outputs."""
+    described = []
+    for block in quantized_blocks(quantized.model, quantized.scheme):
+        noise = sensitivity.weights.get(block.name, 0.0)
+        noise += sum(sensitivity.tensors[name].whole for name in block.outputs if name in sensitivity.tensors)
+        is_float = block.name in step.float_blocks
+        described.append(
+            BlockPrecision(
+                block=block.name,
+                operator=block.op_type,
+                precision="fp32" if is_float else "int8",
+                output_sqnr_db=sqnr_db(1.0, noise),
+                reason=_reason(is_float, noise, step),
+            )
+        )
+    return tuple(described)
+
+
+def _reason(is_float: bool, noise: float, step: Step) -> str:
+    share = noise / max(step.noise, 1e-30)
+    if is_float:
+        return "most noise taken away for what it computes, alone or with its neighbours"
+    return f"as INT8 it makes {min(share, 1.0):.1%} of the noise that is left"

@@ -1,0 +1,146 @@
+"""The best INT8 of a graph: repairs tried in the order of their cost, each kept only if it helps.
+
+Every form is judged by the signal-to-noise ratio of the model's outputs on calibration samples, never on the data that
+accuracy is measured with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+import onnx
+
+from sanderling.core.errors import ModelError, first_line
+from sanderling.core.progress import Progress
+from sanderling.core.statistics import sqnr_db
+from sanderling.measure.samples import Samples
+from sanderling.run.engines import engine
+from sanderling.run.engines.base import EngineOptions
+from sanderling.workshop.evidence import Candidate
+from sanderling.workshop.quantize.bias import correct_biases
+from sanderling.workshop.quantize.equalization import equalize, scale_groups
+from sanderling.workshop.quantize.histogram import Histogram, Observation, observe
+from sanderling.workshop.quantize.qdq import Scheme, to_int8
+from sanderling.workshop.quantize.rounding import round_weights
+from sanderling.workshop.quantize.sensitive import sensitive_nodes
+from sanderling.workshop.quantize.thresholds import METHODS, Range
+
+SELECTION_SAMPLES = 128
+
+
+@dataclass(frozen=True)
+class Quantized:
+    """A graph in INT8, and everything to make it again with other blocks in float.
+
+    Attributes:
+        model: float graph that the scheme is for: equalised and with corrected biases where that helped.
+        scheme: how it is quantised.
+        graph: the INT8 graph.
+        histograms: of the float graph's tensors on the calibration data.
+        sqnr_db: of the outputs on the selection samples.
+        candidates: all forms that were tried.
+    """
+
+    model: onnx.ModelProto
+    scheme: Scheme
+    graph: onnx.ModelProto
+    histograms: Mapping[str, Histogram]
+    sqnr_db: float
+    candidates: tuple[Candidate, ...]
+
+
+def quantize(
+    model: onnx.ModelProto, seen: Observation, calibration: Samples, *, threads: int, seed: int, progress: Progress
+) -> Quantized:
+    """Try range methods, bias correction, equalisation and second-order rounding, and return the best.
+
+    Args:
+        model: simplified FP32 graph with named nodes.
+        seen: what it did on the calibration data.
+        calibration: the data.
+        threads: of one call.
+        seed: of what is drawn at random.
+        progress: told about each form that is tried.
+
+    Raises:
+        ModelError: the graph cannot be quantised.
+    """
+    selection = calibration.pick(np.arange(min(len(calibration), SELECTION_SAMPLES)))
+    trials = Trials(model, selection, threads)
+    left = frozenset(sensitive_nodes(model))
+    progress.stage("quantise to INT8", len(METHODS) + 1)
+    for method in METHODS:
+        corrected = correct_biases(model, seen.means)
+        trials.take(f"{method}, bias correction", corrected, Scheme(_spans(seen, method), left), seen.histograms)
+        progress.advance()
+    trials.take("minmax", model, Scheme(_spans(seen, "minmax"), left), seen.histograms)
+    progress.advance()
+    method = trials.best_name.partition(",")[0]
+    base, observed = model, seen
+    if scale_groups(model):
+        base = equalize(model, seen.extremes)
+        observed = observe(base, selection, threads=threads, progress=progress)
+        corrected = correct_biases(base, observed.means)
+        if not trials.take("equalisation", corrected, Scheme(_spans(observed, method), left), observed.histograms):
+            base, observed = model, seen
+    weights = round_weights(base, selection, threads=threads, seed=seed, progress=progress)
+    rounded = Scheme(_spans(observed, method), left, weights)
+    trials.take("second-order rounding", correct_biases(base, observed.means, weights), rounded, observed.histograms)
+    return trials.best()
+
+
+class Trials:
+    """Forms of a graph in INT8 that were tried, and the best of them."""
+
+    def __init__(self, model: onnx.ModelProto, selection: Samples, threads: int) -> None:
+        self._selection, self._threads = selection, threads
+        self._reference = _outputs(model, selection, threads)
+        self._tried: list[Candidate] = []
+        self._best: Quantized | None = None
+        self.best_name = ""
+
+    def take(self, name: str, model: onnx.ModelProto, scheme: Scheme, histograms: Mapping[str, Histogram]) -> bool:
+        """Try one form; whether it is the best so far.
+
+        Raises:
+            ModelError: the graph cannot be quantised.
+        """
+        try:
+            graph = to_int8(model, scheme)
+        except Exception as error:
+            raise ModelError(f"INT8 conversion failed: {type(error).__name__}: {first_line(error)}") from error
+        score = self._score_db(_outputs(graph, self._selection, self._threads))
+        self._tried.append(Candidate(name=name, sqnr_db=score, kept=False))
+        if self._best is not None and score <= self._best.sqnr_db:
+            return False
+        self._best = Quantized(model, scheme, graph, histograms, score, ())
+        self.best_name = name
+        return True
+
+    def best(self) -> Quantized:
+        """The best form, with all that were tried."""
+        assert self._best is not None
+        tried = [tried.model_copy(update={"kept": tried.name == self.best_name}) for tried in self._tried]
+        return replace(self._best, candidates=tuple(tried))
+
+    def _score_db(self, outputs: list[np.ndarray]) -> float:
+        signal = sum(float(np.square(row).sum()) for row in self._reference)
+        noise = sum(float(np.square(row - other).sum()) for row, other in zip(self._reference, outputs, strict=True))
+        return sqnr_db(signal, noise)
+
+
+def _spans(seen: Observation, method: str) -> dict[str, Range]:
+    return {name: METHODS[method](histogram) for name, histogram in seen.histograms.items()}
+
+
+def _outputs(model: onnx.ModelProto, samples: Samples, threads: int) -> list[np.ndarray]:
+    """Every output of every sample, flattened: one float array a sample."""
+    executable = engine().load(model.SerializeToString(), EngineOptions(threads=threads))
+    rows = []
+    for feeds in samples.batches(1):
+        arrays = executable.run(feeds).values()
+        rows.append(np.concatenate([array.astype(np.float64).ravel() for array in arrays]))
+    executable.close()
+    return rows
