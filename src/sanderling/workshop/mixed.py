@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import onnx
 
 from sanderling.core.progress import Event, Progress
-from sanderling.core.statistics import sqnr_db
+from sanderling.core.statistics import binomial_upper, sqnr_db
 from sanderling.measure.accuracy import classifier_classes, compare_outputs, evaluation_batch, judge
 from sanderling.measure.latency import time_interleaved
 from sanderling.measure.samples import Samples
@@ -26,7 +28,7 @@ from sanderling.workshop.quantize.qdq import quantized_blocks, to_int8
 from sanderling.workshop.quantize.recipe import SELECTION_SAMPLES, Quantized, Trials
 from sanderling.workshop.quantize.sensitivity import Sensitivity, has_subgraphs, measure_sensitivity
 from sanderling.workshop.quantize.thresholds import SPANS, Range
-from sanderling.workshop.search import last_that_holds, rough_boundary, testing_order
+from sanderling.workshop.search import last_that_holds, order_of_tests, rough_boundary
 
 CONFIDENCE = 0.975  # all-INT8 was tested at 95 % before: both together fool one time in 13 at most, mostly far less
 _ENOUGH_DB = 30.0
@@ -72,7 +74,7 @@ def mix(
     sensitivity = _sensitivity(quantized, selection, options, progress)
     quantized = _with_own_ranges(reference, quantized, sensitivity, selection, options)
     blocks = quantized_blocks(quantized.model, quantized.scheme)
-    steps = find_path(quantized.model, blocks, sensitivity, graph_cost(quantized.model))
+    steps = find_path(blocks, sensitivity, graph_cost(quantized.model))
     judge_form = _Judge(reference, quantized, steps, options, progress)
     with judge_form:
         chosen = _search(judge_form, steps, selection, material, budget, progress)
@@ -130,10 +132,11 @@ def _search(
     def looks_good(index: int) -> bool:
         if rough_metric is None:
             return sqnr_db(1.0, steps[index].noise) >= _ENOUGH_DB
-        return judge_form(index, selection, rough_metric, None).drop <= budget.limit
+        drop = judge_form(index, selection, rough_metric, None).drop
+        return _likely_upper(drop, rough_metric, len(material.evaluation)) <= budget.limit
 
     boundary = rough_boundary(len(steps), looks_good)
-    order = testing_order(boundary, len(steps))
+    order = order_of_tests(boundary, len(steps))
 
     def holds(index: int) -> bool:
         labels = material.evaluation.labels
@@ -141,6 +144,14 @@ def _search(
         return accuracy.drop_upper <= budget.limit
 
     return last_that_holds(order, holds)
+
+
+def _likely_upper(drop: float, metric: Metric, samples: int) -> float:
+    """The bound that so many evaluation samples would give if they lost the same share."""
+    if metric == "cosine":
+        return 1.5 * drop
+    lost = math.ceil(drop / 100 * samples)
+    return 100.0 * binomial_upper(min(lost, samples), samples, confidence=CONFIDENCE)
 
 
 def _rough_metric(metric: Metric) -> Metric | None:
@@ -225,7 +236,7 @@ class _Judge:
         if not forms:
             return {}
         timings = time_interleaved(
-            {str(index): lambda form=form: form.run(feeds) for index, form in forms.items()},
+            {str(index): partial(form.run, feeds) for index, form in forms.items()},
             warmup=3,
             repeats=_LATENCY_REPEATS,
             seconds=_LATENCY_SECONDS,

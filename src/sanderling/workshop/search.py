@@ -35,7 +35,7 @@ def rough_boundary(length: int, good: Callable[[int], bool], *, most: int = MOST
     return high
 
 
-def testing_order(boundary: int, length: int, *, most: int = MOST_EXACT) -> list[int]:
+def order_of_tests(boundary: int, length: int, *, most: int = MOST_EXACT) -> list[int]:
     """Forms to test, safest first: two beyond the boundary, the boundary, and less safe ones.
 
     Args:

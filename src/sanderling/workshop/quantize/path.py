@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import onnx
-
 from sanderling.model.cost import GraphCost
 from sanderling.workshop.quantize.blocks import Block
 from sanderling.workshop.quantize.sensitivity import Sensitivity
@@ -29,16 +27,15 @@ class Step:
     macs_int8_share: float
 
 
-def find_path(model: onnx.ModelProto, blocks: Sequence[Block], sensitivity: Sensitivity, cost: GraphCost) -> list[Step]:
+def find_path(blocks: Sequence[Block], sensitivity: Sensitivity, cost: GraphCost) -> list[Step]:
     """Steps from every block in INT8 to every block in float.
 
     Args:
-        model: the graph.
         blocks: that INT8 takes.
         sensitivity: noise of each tensor and weight by itself.
         cost: of the graph's nodes.
     """
-    search = _Search(model, blocks, sensitivity, cost)
+    search = _Search(blocks, sensitivity, cost)
     steps = [search.step()]
     while len(steps[-1].float_blocks) < len(blocks):
         search.take_best()
@@ -49,9 +46,7 @@ def find_path(model: onnx.ModelProto, blocks: Sequence[Block], sensitivity: Sens
 class _Search:
     """The state of a greedy search: which blocks are float already."""
 
-    def __init__(
-        self, model: onnx.ModelProto, blocks: Sequence[Block], sensitivity: Sensitivity, cost: GraphCost
-    ) -> None:
+    def __init__(self, blocks: Sequence[Block], sensitivity: Sensitivity, cost: GraphCost) -> None:
         self._sensitivity = sensitivity
         self._names = {block.name for block in blocks}
         self._makers = {name: block.name for block in blocks for name in block.outputs}
