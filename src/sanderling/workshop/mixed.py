@@ -28,7 +28,7 @@ from sanderling.workshop.quantize.qdq import quantized_blocks, to_int8
 from sanderling.workshop.quantize.recipe import SELECTION_SAMPLES, Quantized, Trials
 from sanderling.workshop.quantize.sensitivity import Sensitivity, has_subgraphs, measure_sensitivity
 from sanderling.workshop.quantize.thresholds import SPANS, Range
-from sanderling.workshop.search import last_that_holds, order_of_tests, rough_boundary
+from sanderling.workshop.search import MOST_TESTS, last_that_holds, order_of_tests, rough_boundary
 
 CONFIDENCE = 0.975  # all-INT8 was tested at 95 % before: both together fool one time in 13 at most, mostly far less
 _ENOUGH_DB = 30.0
@@ -136,7 +136,7 @@ def _search(
         return _likely_upper(drop, rough_metric, len(material.evaluation)) <= budget.limit
 
     boundary = rough_boundary(len(steps), looks_good)
-    order = order_of_tests(boundary, len(steps))
+    order = order_of_tests(boundary, len(steps), most=MOST_TESTS)
 
     def holds(index: int) -> bool:
         labels = material.evaluation.labels

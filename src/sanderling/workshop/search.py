@@ -11,8 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-MOST_ROUGH = 6
-MOST_EXACT = 6
+import numpy as np
+
+MOST_ROUGH = 5
+MOST_TESTS = 7
+_MARGIN = 0.15  # of all forms: calibration data is another sample than evaluation data
 
 
 def rough_boundary(length: int, good: Callable[[int], bool], *, most: int = MOST_ROUGH) -> int:
@@ -35,17 +38,19 @@ def rough_boundary(length: int, good: Callable[[int], bool], *, most: int = MOST
     return high
 
 
-def order_of_tests(boundary: int, length: int, *, most: int = MOST_EXACT) -> list[int]:
-    """Forms to test, safest first: two beyond the boundary, the boundary, and less safe ones.
+def order_of_tests(boundary: int, length: int, *, most: int) -> list[int]:
+    """Forms to test, safest first: from a little beyond the boundary down to the least safe, evenly spread.
 
     Args:
         boundary: where forms begin to look good.
         length: number of forms; form 0 was tested before, and the last one is float as a whole.
         most: tests.
     """
-    stride = max(1, round(length / 12))
-    places = [boundary + stride * offset for offset in range(2, 2 - most, -1)]
-    return list(dict.fromkeys(min(max(place, 1), length - 2) for place in places if place >= 1))
+    safest = min(boundary + max(1, round(length * _MARGIN)), length - 2)
+    if safest < 1:
+        return []
+    places = np.linspace(safest, 1, min(most, safest)).round().astype(int)
+    return [int(place) for place in dict.fromkeys(places.tolist())]
 
 
 def last_that_holds(order: Sequence[int], holds: Callable[[int], bool]) -> int | None:

@@ -191,4 +191,4 @@ def _groups(node: onnx.NodeProto) -> int:
 
 
 def _width(node: onnx.NodeProto, weight: Array) -> int:
-    return weight.size // weight.shape[output_axis(node, weight)]
+    return int(weight.size // weight.shape[output_axis(node, weight)])
