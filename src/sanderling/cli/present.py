@@ -63,11 +63,33 @@ def build_result(console: Console, result: BuildResult) -> None:
     metric = manifest.variants[0].accuracy.metric if manifest.variants[0].accuracy else ""
     titles = ("  variant", "size", "p50 ms", "p95 ms", "memory", metric, "drop", "bound", "budget")
     console.print(table([(title, 0 < index < 8) for index, title in enumerate(titles)], rows))
+    _search(console, result)
     console.print(f"chosen: {result.evidence.choice}", soft_wrap=True)
     console.print(f"accuracy on {result.evidence.evaluation_data}; bound: upper 95 % bound of the drop", soft_wrap=True)
     console.print(f"package: {result.path}", soft_wrap=True)
     if result.path.is_dir():
         console.print(f"report:  {result.path / 'report.html'}", soft_wrap=True)
+
+
+def _search(console: Console, result: BuildResult) -> None:
+    """The front of mixed precision, where it was searched."""
+    quantization = result.evidence.quantization
+    if quantization is None or quantization.search is None:
+        return
+    search = quantization.search
+    rows = [
+        [
+            f"{'→ ' if index == search.chosen else '  '}{len(point.float_blocks)} of {len(search.blocks)}",
+            f"{100 * point.macs_int8_share:.1f} %",
+            f"{point.accuracy.drop:.3g}",
+            f"{point.accuracy.drop_upper:.3g}",
+            f"{point.latency_p50_ms:.2f}" if point.latency_p50_ms is not None else "–",
+        ]
+        for index, point in enumerate(search.points)
+        if point.accuracy is not None
+    ]
+    titles = ("  blocks in float", "MACs in INT8", "drop", f"bound {100 * search.confidence:g} %", "p50 ms")
+    console.print(table([(title, index > 0) for index, title in enumerate(titles)], rows))
 
 
 def inspection(console: Console, found: Inspection) -> None:
