@@ -25,7 +25,8 @@ from sanderling.workshop.quantize.histogram import Histogram, Observation, obser
 from sanderling.workshop.quantize.qdq import Scheme, to_int8
 from sanderling.workshop.quantize.rounding import round_weights
 from sanderling.workshop.quantize.sensitive import sensitive_nodes
-from sanderling.workshop.quantize.thresholds import METHODS, Range
+from sanderling.workshop.quantize.sensitivity import Sensitivity, has_subgraphs, measure_sensitivity
+from sanderling.workshop.quantize.thresholds import METHODS, SPANS, Range
 
 SELECTION_SAMPLES = 128
 
@@ -41,6 +42,7 @@ class Quantized:
         histograms: of the float graph's tensors on the calibration data.
         sqnr_db: of the outputs on the selection samples.
         candidates: all forms that were tried.
+        sensitivity: noise of each tensor and weight by itself; None for a graph with subgraphs.
     """
 
     model: onnx.ModelProto
@@ -49,15 +51,16 @@ class Quantized:
     histograms: Mapping[str, Histogram]
     sqnr_db: float
     candidates: tuple[Candidate, ...]
+    sensitivity: Sensitivity | None = None
 
 
 def quantize(
     model: onnx.ModelProto, seen: Observation, calibration: Samples, *, threads: int, seed: int, progress: Progress
 ) -> Quantized:
-    """Try range methods, bias correction, equalisation and second-order rounding, and return the best.
+    """Try range methods, bias correction, equalisation, second-order rounding and a range method for each tensor.
 
     Args:
-        model: simplified FP32 graph with named nodes.
+        model: simplified FP32 graph, each node with a name of its own.
         seen: what it did on the calibration data.
         calibration: the data.
         threads: of one call.
@@ -88,7 +91,14 @@ def quantize(
     weights = round_weights(base, selection, threads=threads, seed=seed, progress=progress)
     rounded = Scheme(_spans(observed, method), left, weights)
     trials.take("second-order rounding", correct_biases(base, observed.means, weights), rounded, observed.histograms)
-    return trials.best()
+    if has_subgraphs(model):
+        return trials.best()
+    best = trials.best()
+    spans = {name: _all_spans(histogram, best.scheme.ranges[name]) for name, histogram in best.histograms.items()}
+    found = measure_sensitivity(best.model, spans, best.scheme, selection, threads=threads, progress=progress)
+    scheme = replace(best.scheme, ranges={**best.scheme.ranges, **found.ranges})
+    trials.take("a range method for each tensor", best.model, scheme, best.histograms)
+    return replace(trials.best(), sensitivity=found)
 
 
 class Trials:
@@ -129,6 +139,10 @@ class Trials:
         signal = sum(float(np.square(row).sum()) for row in self._reference)
         noise = sum(float(np.square(row - other).sum()) for row, other in zip(self._reference, outputs, strict=True))
         return sqnr_db(signal, noise)
+
+
+def _all_spans(histogram: Histogram, before: Range) -> dict[str, Range]:
+    return {"as before": before, **{name: method(histogram) for name, method in SPANS.items()}}
 
 
 def _spans(seen: Observation, method: str) -> dict[str, Range]:
