@@ -14,7 +14,7 @@ SMALLEST_NORMAL = 2.0**-14
 SMALLEST = 2.0**-24  # half of it or less becomes 0
 
 
-def weight_peaks(model: onnx.ModelProto) -> dict[str, float]:
+def _weight_peaks(model: onnx.ModelProto) -> dict[str, float]:
     """Largest finite absolute value of each FP32 initialiser; FP16 has infinity, which masks use."""
     peaks = {}
     for tensor in model.graph.initializer:
@@ -32,7 +32,7 @@ def overflowing_nodes(model: onnx.ModelProto, ranges: Mapping[str, tuple[float, 
         model: FP32 graph with named nodes.
         ranges: lowest and highest value of each tensor on the calibration data.
     """
-    peaks = {name: max(abs(low), abs(high)) for name, (low, high) in ranges.items()} | weight_peaks(model)
+    peaks = {name: max(abs(low), abs(high)) for name, (low, high) in ranges.items()} | _weight_peaks(model)
     found = {}
     for node in model.graph.node:
         names = [name for name in (*node.input, *node.output) if peaks.get(name, 0.0) > LARGEST]

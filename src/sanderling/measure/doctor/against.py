@@ -83,9 +83,10 @@ def check_layers_against(
     if not names:
         return []
     expected = next(run_open(model, [feeds], {name: types[name] for name in names}))
-    got = next(run_open(other, [feeds], {name: theirs[name] for name in names}))
+    stored = _dequantized(other)
+    got = next(run_open(other, [feeds], {stored.get(name, name): theirs[name] for name in names}))
     for name in names:
-        ratio = _layer_db(expected[name], got[name])
+        ratio = _layer_db(expected[name], got[stored.get(name, name)])
         if ratio < kinship.allowed_db:
             node = produced[name]
             evidence = (
@@ -116,6 +117,19 @@ def _layer_db(expected: Array, got: Array) -> float:
     if not np.array_equal(x[~both], y[~both], equal_nan=True):
         return -np.inf
     return sqnr_db(float(np.square(x[both]).sum()), float(np.square(x[both] - y[both]).sum()))
+
+
+def _dequantized(model: onnx.ModelProto) -> dict[str, str]:
+    """Per tensor that is stored in eight bits, the tensor that holds what they stand for.
+
+    A quantiser drops a Relu or Clip whose bounds the range enforces: only after Q and DQ is the value right.
+    """
+    sources = {node.output[0]: node.input[0] for node in model.graph.node if node.op_type == "QuantizeLinear"}
+    return {
+        sources[node.input[0]]: node.output[0]
+        for node in model.graph.node
+        if node.op_type == "DequantizeLinear" and node.input[0] in sources
+    }
 
 
 def _told(own: Array, other: Array) -> str:

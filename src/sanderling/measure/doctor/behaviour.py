@@ -51,10 +51,14 @@ def check_behaviour(pictures: Pictures, classify: Classify, labels: npt.NDArray[
         labels: shape (N,), or None.
     """
     own = classify(pictures.values)
-    judged = [(hypothesis, classify(hypothesis.values)) for hypothesis in hypotheses(pictures)]
+    judged = [
+        (hypothesis, classify(hypothesis.values))
+        for hypothesis in hypotheses(pictures)
+        if labels is not None or hypothesis.kind != "input-channel-order"
+    ]
     if labels is not None:
         return _by_labels(pictures.name, own, judged, labels)
-    return _by_information(pictures.name, own, [pair for pair in judged if pair[0].kind != "input-channel-order"])
+    return _by_information(pictures.name, own, judged)
 
 
 def hypotheses(pictures: Pictures) -> Iterator[Hypothesis]:

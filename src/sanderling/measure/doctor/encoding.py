@@ -13,7 +13,8 @@ from sanderling.model.preprocessing import IMAGENET_MEAN, IMAGENET_STD, Preproce
 
 _LEVELS = 256
 _LEAST_LEVELS = 32
-_WHOLE = 0.05  # of a level
+_WHOLE = 0.1  # of a level
+_REACHES = (16.0, 64.0, 256.0)
 _STEP_TOLERANCE = 0.01
 _OFFSET_TOLERANCE = 0.5  # of a level
 
@@ -145,10 +146,13 @@ def _fit(channel: Array) -> tuple[float, float, bool] | None:
     seen = seen[np.concatenate([[True], np.diff(seen) > resolution])]
     if not _LEAST_LEVELS <= len(seen) <= _LEVELS:
         return None
-    step = float(np.diff(seen).min())
-    for _ in range(2):  # a single difference is coarse: the second round divides the whole span
-        levels = np.round((seen - low) / step)
-        step = float((high - low) / levels[-1])
+    gaps = np.diff(seen)
+    step = float(gaps[gaps < 1.5 * gaps.min()].mean())
+    for reach in _REACHES:  # a few gaps are coarse: each round counts further than the one before could have
+        near = seen[seen - low < reach * step] - low
+        levels = np.round(near / step)
+        step = float(near @ levels / max(levels @ levels, 1.0)) or step
+    levels = np.round((seen - low) / step)
     if levels[-1] > _LEVELS - 1 or np.abs((seen - low) / step - levels).max() > _WHOLE:
         return None
     return step, float(low), bool(levels[-1] == _LEVELS - 1)

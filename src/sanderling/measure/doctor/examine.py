@@ -9,13 +9,14 @@ from typing import ParamSpec
 
 from sanderling.core.errors import EngineError, ModelError, NotMetError
 from sanderling.core.progress import Progress, Silent
+from sanderling.core.tensor import Array, Feeds
 from sanderling.measure.accuracy import classifier_classes
 from sanderling.measure.bisect import bisect_graph
 from sanderling.measure.doctor.against import Kinship, check_layers_against, check_weights_against
 from sanderling.measure.doctor.cycles import check_cycles
 from sanderling.measure.doctor.findings import Check, Diagnosis, Finding, TargetOperators, fault, worst_first
 from sanderling.measure.doctor.graph import check_structure, check_weights
-from sanderling.measure.doctor.half import check_epsilons, check_overflow
+from sanderling.measure.doctor.half import check_epsilons, check_overflow, wrong_in_half
 from sanderling.measure.doctor.inputs import check_inputs
 from sanderling.measure.doctor.intake import read_data
 from sanderling.measure.doctor.operators import HALF_TARGETS, check_targets, compatibility
@@ -25,7 +26,7 @@ from sanderling.measure.doctor.recalibration import check_calibration
 from sanderling.measure.golden import wrong_outputs
 from sanderling.measure.samples import Samples, check_labels
 from sanderling.run.engines import DEFAULT_ENGINE, engine
-from sanderling.run.engines.base import EngineOptions
+from sanderling.run.engines.base import EngineOptions, Optimization
 
 P = ParamSpec("P")
 _TOLERANCE = 1e-4
@@ -157,9 +158,23 @@ def _check_numbers(
 
 
 def _overflow(patient: Patient, samples: Samples | None, half_target: str | None) -> tuple[list[Finding], str]:
-    ranges = observe_ranges(patient.model, *patient.feeds(samples))
-    found = check_overflow(patient.model, ranges, half_nodes=patient.half_nodes, half_target=half_target)
+    calls, origin = patient.feeds(samples)
+    ranges = observe_ranges(patient.model, calls, origin)
+    half = patient.manifest.variant("fp16") if patient.manifest else None
+    wrong = None
+    if half is not None and patient.package is not None:
+        wrong = wrong_in_half(_outputs(patient.file, calls), _outputs(patient.package.file(half.file), calls))
+    found = check_overflow(patient.model, ranges, variant_wrong=wrong, half_target=half_target)
     return found, f"{len(ranges.ranges)} tensors on {ranges.origin}"
+
+
+def _outputs(file: Path, calls: Sequence[Feeds]) -> list[dict[str, Array]]:
+    """Without optimisation: an optimised graph may leave roundings to FP16 out that another engine makes."""
+    executable = engine().load(file, EngineOptions(optimization=Optimization.NONE))
+    try:
+        return [executable.run(feeds) for feeds in calls]
+    finally:
+        executable.close()
 
 
 def _calibration(patient: Patient, samples: Samples | None) -> tuple[list[Finding], str]:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import onnx
 
+from sanderling.core.statistics import sqnr_db
+from sanderling.core.tensor import Array
 from sanderling.measure.doctor.findings import Finding, advice, fault, named_first, warning
 from sanderling.measure.doctor.ranges import Observed
 from sanderling.model.graph import initializer_array
-from sanderling.model.half import LARGEST, SMALLEST, SMALLEST_NORMAL, overflowing_nodes, weight_peaks
+from sanderling.model.half import LARGEST, SMALLEST, SMALLEST_NORMAL, overflowing_nodes
 
 _NORMALIZATIONS = (
     "BatchNormalization", "InstanceNormalization", "LayerNormalization", "GroupNormalization", "RMSNormalization",
@@ -18,35 +20,38 @@ _NORMALIZATIONS = (
 )  # fmt: skip
 _ROOTS = ("Sqrt", "Reciprocal", "Pow", "Div")
 _DEFAULT_EPSILON = 1e-5
+_LOWEST = -1e37
+_LEAST_DB = 20.0
 _HALF = (onnx.TensorProto.FLOAT16,)
 
 
 def check_overflow(
-    model: onnx.ModelProto, seen: Observed, *, half_nodes: Collection[str] | None, half_target: str | None
+    model: onnx.ModelProto, seen: Observed, *, variant_wrong: str | None, half_target: str | None
 ) -> list[Finding]:
     """Values beyond FP16's largest, on data and in weights.
 
     Args:
         model: FP32 graph, or one with FP16 tensors, whose infinities are then the finding.
         seen: its tensors' ranges.
-        half_nodes: names of nodes that an FP16 variant computes in half precision; None without such a variant.
+        variant_wrong: how the FP16 variant's outputs are wrong on this data; None when they are right, or without one.
         half_target: a target that computes in FP16, by name.
     """
     broken = _infinities(model, seen)
     if broken:
         return broken
-    peaks = {name: max(abs(low), abs(high)) for name, (low, high) in seen.ranges.items()} | weight_peaks(model)
     found = []
+    masks = _masks(model, seen)
     for name, reason in overflowing_nodes(model, seen.ranges).items():
         node = next(node for node in model.graph.node if node.name == name)
-        peak = max(peaks.get(tensor, 0.0) for tensor in (*node.input, *node.output))
-        numbers = {"peak": peak, "fp16_largest": LARGEST}
+        ends = [end for tensor in (*node.input, *node.output) for end in seen.ranges.get(tensor, (0.0, 0.0))]
+        numbers = {"peak": max(map(abs, ends), default=0.0), "fp16_largest": LARGEST}
         evidence = f"{reason} (on {seen.origin})"
-        if half_nodes is not None and name in half_nodes:
+        if not masks.isdisjoint((*node.input, *node.output)):
+            remedy = "a mask: FP16 makes it -inf, which is right unless it covers a whole row; -1e4 is safe"
+            found.append(warning("fp16-overflow", name, evidence, remedy, **numbers))
+        elif variant_wrong is not None:
             remedy = "build the FP16 variant again with such data as --calibration: the node then stays FP32"
-            found.append(
-                fault("fp16-overflow", name, f"{evidence}; the FP16 variant computes it so", remedy, **numbers)
-            )
+            found.append(fault("fp16-overflow", name, f"{evidence}; {variant_wrong}", remedy, **numbers))
         elif half_target is not None:
             remedy = f"keep the node in FP32 on {half_target}, or scale its weights down and the next ones up"
             evidence = f"{evidence}; {half_target} computes in FP16"
@@ -55,6 +60,20 @@ def check_overflow(
             remedy = "right in FP32; keep the node in FP32 where the rest runs in FP16 (a build does)"
             found.append(warning("fp16-overflow", name, evidence, remedy, **numbers))
     return found
+
+
+def wrong_in_half(expected: Sequence[Mapping[str, Array]], got: Sequence[Mapping[str, Array]]) -> str | None:
+    """How an FP16 variant's outputs are wrong against FP32's for the same calls, or None."""
+    for name in expected[0]:
+        x = np.stack([np.asarray(outputs[name], np.float64) for outputs in expected])
+        y = np.stack([np.asarray(outputs[name], np.float64) for outputs in got])
+        finite = np.isfinite(x)
+        if not np.isfinite(y[finite]).all():
+            return f"output '{name}' of the FP16 variant is not finite"
+        ratio = sqnr_db(float(np.square(x[finite]).sum()), float(np.square(x[finite] - y[finite]).sum()))
+        if ratio < _LEAST_DB:
+            return f"output '{name}' of the FP16 variant has an SQNR of {ratio:.1f} dB"
+    return None
 
 
 def check_epsilons(model: onnx.ModelProto, *, half_target: str | None) -> list[Finding]:
@@ -103,6 +122,16 @@ def epsilons(model: onnx.ModelProto) -> Iterator[tuple[str, float, str]]:
                 value = _scalar(scalars.get(name))
                 if value is not None and 0 <= value < SMALLEST_NORMAL:
                     yield node.name, value, name
+
+
+def _masks(model: onnx.ModelProto, seen: Observed) -> set[str]:
+    """Tensors that hold numbers near float32's lowest, and none beyond FP16's largest: what attention masks add."""
+    spans = dict(seen.ranges)
+    for tensor in model.graph.initializer:
+        if tensor.data_type == onnx.TensorProto.FLOAT:
+            array = initializer_array(tensor)
+            spans[tensor.name] = (float(array.min()), float(array.max())) if array.size else (0.0, 0.0)
+    return {name for name, (low, high) in spans.items() if low < _LOWEST and high <= LARGEST}
 
 
 def _scalar(tensor: onnx.TensorProto | None) -> float | None:

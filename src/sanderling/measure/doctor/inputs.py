@@ -18,7 +18,7 @@ from sanderling.measure.samples import Samples
 from sanderling.run.engines import engine
 from sanderling.run.engines.base import EngineOptions, Executable
 
-_STATISTICS_SAMPLES, _BEHAVIOUR_SAMPLES = 64, 256
+_STATISTICS_SAMPLES, _LABELLED_SAMPLES, _PLAIN_SAMPLES = 64, 256, 96
 
 
 def check_inputs(
@@ -54,8 +54,9 @@ def check_inputs(
     if classifier_classes(patient.outputs) is None or len(samples) < LEAST_SAMPLES:
         return found, f"{detail}; the model's answers tell something from {LEAST_SAMPLES} samples of a classifier on"
     progress.stage("try other inputs")
-    pictures = _pictures(patient, samples, _BEHAVIOUR_SAMPLES)
-    labels = samples.pick(_spread(samples, _BEHAVIOUR_SAMPLES)).labels
+    limit = _PLAIN_SAMPLES if samples.labels is None else _LABELLED_SAMPLES
+    pictures = _pictures(patient, samples, limit)
+    labels = samples.pick(_spread(samples, limit)).labels
     executable = engine().load(patient.file, EngineOptions())
     try:
         found = check_behaviour(pictures, _classify(executable), labels)

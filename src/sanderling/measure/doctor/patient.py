@@ -93,12 +93,6 @@ class Patient:
         told = json.loads((self.package.path / EVIDENCE).read_text("utf-8"))
         return None if str(told.get("evaluation_data", "random")).endswith("random inputs") else self.golden
 
-    @property
-    def half_nodes(self) -> frozenset[str] | None:
-        """Names of the nodes that the FP16 variant computes in half precision; None without one."""
-        half = self.manifest.variant("fp16") if self.manifest else None
-        return None if half is None else frozenset(node.name for node in self.model.graph.node) - {*half.float_nodes}
-
     def feeds(self, samples: Samples | None) -> tuple[list[dict[str, Array]], str]:
         """Calls to observe the graph on, and where they come from: data, golden vectors, or noise."""
         if samples is not None:
