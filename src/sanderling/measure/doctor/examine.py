@@ -9,14 +9,13 @@ from typing import ParamSpec
 
 from sanderling.core.errors import EngineError, ModelError, NotMetError
 from sanderling.core.progress import Progress, Silent
-from sanderling.core.tensor import Array, Feeds
 from sanderling.measure.accuracy import classifier_classes
 from sanderling.measure.bisect import bisect_graph
 from sanderling.measure.doctor.against import Kinship, check_layers_against, check_weights_against
 from sanderling.measure.doctor.cycles import check_cycles
-from sanderling.measure.doctor.findings import Check, Diagnosis, Finding, TargetOperators, fault, worst_first
+from sanderling.measure.doctor.findings import Check, Diagnosis, Finding, Severity, TargetOperators, fault, worst_first
 from sanderling.measure.doctor.graph import check_structure, check_weights
-from sanderling.measure.doctor.half import check_epsilons, check_overflow, wrong_in_half
+from sanderling.measure.doctor.half import check_epsilons, check_finite, check_overflow, wrong_in_half
 from sanderling.measure.doctor.inputs import check_inputs
 from sanderling.measure.doctor.intake import read_data
 from sanderling.measure.doctor.operators import HALF_TARGETS, check_targets, compatibility
@@ -26,7 +25,7 @@ from sanderling.measure.doctor.recalibration import check_calibration
 from sanderling.measure.golden import wrong_outputs
 from sanderling.measure.samples import Samples, check_labels
 from sanderling.run.engines import DEFAULT_ENGINE, engine
-from sanderling.run.engines.base import EngineOptions, Optimization
+from sanderling.run.engines.base import EngineOptions
 
 P = ParamSpec("P")
 _TOLERANCE = 1e-4
@@ -113,7 +112,7 @@ def doctor(
         for name in engines or (DEFAULT_ENGINE,):
             progress.stage(f"load and unload {cycles} times with {name}")
             seen.add(f"cycles on {name}", *check_cycles(patient.file, name, cycles))
-    healthy = not any(finding.severity == "fault" for finding in seen.findings)
+    healthy = not any(finding.severity == Severity.FAULT for finding in seen.findings)
     return Diagnosis(
         model=patient.name,
         healthy=healthy,
@@ -153,7 +152,7 @@ def _check_numbers(
     half_target = next((name for name in targets if name in HALF_TARGETS), None)
     seen.add("epsilons", check_epsilons(patient.model, half_target=half_target), "of normalisations")
     progress.stage("observe ranges")
-    seen.attempt("FP16 range", _overflow, patient, samples, half_target)
+    seen.attempt("ranges", _overflow, patient, samples, half_target)
     seen.attempt("INT8 ranges", _calibration, patient, samples)
 
 
@@ -163,18 +162,12 @@ def _overflow(patient: Patient, samples: Samples | None, half_target: str | None
     half = patient.manifest.variant("fp16") if patient.manifest else None
     wrong = None
     if half is not None and patient.package is not None:
-        wrong = wrong_in_half(_outputs(patient.file, calls), _outputs(patient.package.file(half.file), calls))
+        variant = described(patient.package.file(half.file))
+        wrong = wrong_in_half(ranges, variant, observe_ranges(variant, calls, origin))
     found = check_overflow(patient.model, ranges, variant_wrong=wrong, half_target=half_target)
+    if not any(finding.severity == Severity.FAULT for finding in found):
+        found += check_finite(patient.model, ranges, real=samples is not None or patient.real_golden is not None)
     return found, f"{len(ranges.ranges)} tensors on {ranges.origin}"
-
-
-def _outputs(file: Path, calls: Sequence[Feeds]) -> list[dict[str, Array]]:
-    """Without optimisation: an optimised graph may leave roundings to FP16 out that another engine makes."""
-    executable = engine().load(file, EngineOptions(optimization=Optimization.NONE))
-    try:
-        return [executable.run(feeds) for feeds in calls]
-    finally:
-        executable.close()
 
 
 def _calibration(patient: Patient, samples: Samples | None) -> tuple[list[Finding], str]:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 
 import numpy as np
 import onnx
 
-from sanderling.core.statistics import sqnr_db
-from sanderling.core.tensor import Array
 from sanderling.measure.doctor.findings import Finding, advice, fault, named_first, warning
-from sanderling.measure.doctor.ranges import Observed
+from sanderling.measure.doctor.ranges import Observed, float_names
 from sanderling.model.graph import initializer_array
 from sanderling.model.half import LARGEST, SMALLEST, SMALLEST_NORMAL, overflowing_nodes
 
@@ -21,7 +19,6 @@ _NORMALIZATIONS = (
 _ROOTS = ("Sqrt", "Reciprocal", "Pow", "Div")
 _DEFAULT_EPSILON = 1e-5
 _LOWEST = -1e37
-_LEAST_DB = 20.0
 _HALF = (onnx.TensorProto.FLOAT16,)
 
 
@@ -33,7 +30,7 @@ def check_overflow(
     Args:
         model: FP32 graph, or one with FP16 tensors, whose infinities are then the finding.
         seen: its tensors' ranges.
-        variant_wrong: how the FP16 variant's outputs are wrong on this data; None when they are right, or without one.
+        variant_wrong: what the FP16 variant makes infinite on this data; None when nothing, or without one.
         half_target: a target that computes in FP16, by name.
     """
     broken = _infinities(model, seen)
@@ -62,18 +59,45 @@ def check_overflow(
     return found
 
 
-def wrong_in_half(expected: Sequence[Mapping[str, Array]], got: Sequence[Mapping[str, Array]]) -> str | None:
-    """How an FP16 variant's outputs are wrong against FP32's for the same calls, or None."""
-    for name in expected[0]:
-        x = np.stack([np.asarray(outputs[name], np.float64) for outputs in expected])
-        y = np.stack([np.asarray(outputs[name], np.float64) for outputs in got])
-        finite = np.isfinite(x)
-        if not np.isfinite(y[finite]).all():
-            return f"output '{name}' of the FP16 variant is not finite"
-        ratio = sqnr_db(float(np.square(x[finite]).sum()), float(np.square(x[finite] - y[finite]).sum()))
-        if ratio < _LEAST_DB:
-            return f"output '{name}' of the FP16 variant has an SQNR of {ratio:.1f} dB"
+def wrong_in_half(seen: Observed, half: onnx.ModelProto, seen_half: Observed) -> str | None:
+    """The first tensor that an FP16 variant makes infinite where FP32 does not, in words; None without one.
+
+    An engine may compute in FP32 between two roundings and hide it: what counts is what FP16 stores.
+
+    Args:
+        seen: of the FP32 graph.
+        half: the FP16 variant.
+        seen_half: of the variant, on the same data.
+    """
+    types = float_names(half)
+    for name in (name for node in half.graph.node for name in node.output):
+        lost = name in seen_half.not_finite and name not in seen.not_finite
+        low = seen.ranges.get(name, (_LOWEST, 0.0))[0]
+        sunk = name in seen_half.negative_infinity - seen.negative_infinity and low > _LOWEST
+        if types.get(name) in _HALF and (lost or sunk):
+            return f"'{name}' of the FP16 variant is not finite"
     return None
+
+
+def check_finite(model: onnx.ModelProto, seen: Observed, *, real: bool) -> list[Finding]:
+    """The first node whose output is NaN or +inf in the graph's own precision.
+
+    Args:
+        model: the graph.
+        seen: its tensors.
+        real: whether the inputs were data; random ones may lie outside what the model is defined for.
+    """
+    node = next((node for node in model.graph.node if seen.not_finite.keys() & {*node.output}), None)
+    if node is None:
+        return []
+    name = next(name for name in node.output if name in seen.not_finite)
+    ends = any(value.name in seen.not_finite for value in model.graph.output)
+    share = seen.not_finite[name]
+    evidence = f"{100 * share:.3g} % of '{name}' ({node.op_type}) is NaN or infinite on {seen.origin}"
+    evidence += ", and so are outputs" if ends else "; outputs are finite"
+    make = fault if real and ends else warning
+    remedy = "look at this node's inputs: a division by 0, a logarithm or root of a negative number, an overflow"
+    return [make("not-finite", node.name, evidence, remedy, share=share)]
 
 
 def check_epsilons(model: onnx.ModelProto, *, half_target: str | None) -> list[Finding]:

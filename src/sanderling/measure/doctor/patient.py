@@ -141,8 +141,10 @@ def first_graph(path: Path) -> Path:
 
 
 def described(file: Path) -> onnx.ModelProto:
-    """Read a graph, with its constants as initialisers and every shape that can be inferred."""
+    """Read a graph, with a name for every node, its constants as initialisers and every shape that can be inferred."""
     model = lifted(read_graph(file))
+    for node in model.graph.node:
+        node.name = node.name or f"{node.op_type} of {node.output[0]}"
     if model.ByteSize() >= onnx.checker.MAXIMUM_PROTOBUF:
         return model
     return onnx.shape_inference.infer_shapes(model)

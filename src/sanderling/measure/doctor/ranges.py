@@ -23,11 +23,13 @@ class Observed:
     Attributes:
         ranges: lowest and highest finite value by tensor, in graph order.
         not_finite: share of NaN and +inf by tensor, where there are any; a mask's -inf is none.
+        negative_infinity: tensors that hold -inf.
         origin: of the data, in words.
     """
 
     ranges: dict[str, tuple[float, float]] = field(default_factory=dict)
     not_finite: dict[str, float] = field(default_factory=dict)
+    negative_infinity: set[str] = field(default_factory=set)
     origin: str = ""
 
 
@@ -46,6 +48,8 @@ def observe_ranges(model: onnx.ModelProto, calls: Sequence[Mapping[str, Array]],
             if finite.size:
                 low, high = seen.ranges.get(name, (np.inf, -np.inf))
                 seen.ranges[name] = (min(low, float(finite.min())), max(high, float(finite.max())))
+            if (array == -np.inf).any():
+                seen.negative_infinity.add(name)
             bad.setdefault(name, []).append(float((np.isnan(array) | (array == np.inf)).mean()) if array.size else 0.0)
     seen.not_finite.update({name: float(np.mean(shares)) for name, shares in bad.items() if any(shares)})
     return seen
