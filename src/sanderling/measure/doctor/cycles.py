@@ -26,6 +26,16 @@ _SETTLING_SHARE = 0.25
 _PAGES_BYTES = 16 << 10
 
 
+def check_count(cycles: int) -> None:
+    """Check that there are no cycles, or enough of them.
+
+    Raises:
+        OptionError: fewer than a line needs.
+    """
+    if 0 < cycles < LEAST_CYCLES:
+        raise OptionError(f"--cycles {cycles} is too few to fit a line: at least {LEAST_CYCLES} are needed")
+
+
 def check_cycles(file: Path, engine_name: str, cycles: int) -> tuple[list[Finding], str]:
     """Load, run and unload a graph again and again, and fit a line to what stays.
 
@@ -33,11 +43,8 @@ def check_cycles(file: Path, engine_name: str, cycles: int) -> tuple[list[Findin
         Findings, and the numbers in words.
 
     Raises:
-        OptionError: fewer cycles than a line needs.
         EngineError: the measuring process failed.
     """
-    if cycles < LEAST_CYCLES:
-        raise OptionError(f"--cycles {cycles} is too few to fit a line: at least {LEAST_CYCLES} are needed")
     return judge_cycles(_measured(file, engine_name, cycles), f"{file.name} on {engine_name}")
 
 

@@ -9,10 +9,9 @@ from typing import ParamSpec
 
 from sanderling.core.errors import EngineError, ModelError, NotMetError
 from sanderling.core.progress import Progress, Silent
-from sanderling.measure.accuracy import classifier_classes
 from sanderling.measure.bisect import bisect_graph
 from sanderling.measure.doctor.against import Kinship, check_layers_against, check_weights_against
-from sanderling.measure.doctor.cycles import check_cycles
+from sanderling.measure.doctor.cycles import check_count, check_cycles
 from sanderling.measure.doctor.findings import Check, Diagnosis, Finding, Severity, TargetOperators, fault, worst_first
 from sanderling.measure.doctor.graph import check_structure, check_weights
 from sanderling.measure.doctor.half import check_epsilons, check_finite, check_overflow, wrong_in_half
@@ -23,7 +22,7 @@ from sanderling.measure.doctor.patient import Patient, admit, described, first_g
 from sanderling.measure.doctor.ranges import observe_ranges
 from sanderling.measure.doctor.recalibration import check_calibration
 from sanderling.measure.golden import wrong_outputs
-from sanderling.measure.samples import Samples, check_labels
+from sanderling.measure.samples import Samples
 from sanderling.run.engines import DEFAULT_ENGINE, engine
 from sanderling.run.engines.base import EngineOptions
 
@@ -89,11 +88,10 @@ def doctor(
     """
     progress = progress or Silent()
     check_targets([*engines, *targets])
+    check_count(cycles)
     progress.stage("read")
     patient = admit(path, preprocess)
     samples, turned = read_data(data, patient, progress) if data is not None else (None, [])
-    if samples is not None and samples.labels is not None:
-        check_labels(samples, classifier_classes(patient.outputs) or 0)
     seen = _Examination()
     progress.stage("look at the graph")
     seen.add("graph", [*check_structure(patient.model), *check_weights(patient.model)], "structure and weights")
@@ -103,15 +101,19 @@ def doctor(
     )
     seen.add("operators", refused, ", ".join(f"{entry.target} ({entry.basis})" for entry in seen.operators))
     seen.attempt("inputs", check_inputs, patient, samples, turned, progress)
-    _check_numbers(patient, samples, targets, seen, progress)
-    _check_variants(patient, samples, against, seen, progress)
+    wrong_inputs = any(
+        finding.severity == Severity.FAULT and finding.kind.startswith("input-") for finding in seen.findings
+    )
+    sound = None if wrong_inputs else samples  # ranges and layers of wrong inputs say nothing
+    _check_numbers(patient, sound, targets, seen, progress)
+    _check_variants(patient, sound, against, seen, progress)
     for name in engines:
         progress.stage(f"compare layers with {name}")
-        seen.attempt(f"layers on {name}", _diverging, patient, samples, name, progress)
+        seen.attempt(f"layers on {name}", _diverging, patient, sound, name, progress)
     if cycles:
         for name in engines or (DEFAULT_ENGINE,):
             progress.stage(f"load and unload {cycles} times with {name}")
-            seen.add(f"cycles on {name}", *check_cycles(patient.file, name, cycles))
+            seen.attempt(f"cycles on {name}", check_cycles, patient.file, name, cycles)
     healthy = not any(finding.severity == Severity.FAULT for finding in seen.findings)
     return Diagnosis(
         model=patient.name,
@@ -173,7 +175,7 @@ def _overflow(patient: Patient, samples: Samples | None, half_target: str | None
 def _calibration(patient: Patient, samples: Samples | None) -> tuple[list[Finding], str]:
     int8 = patient.manifest.variant("int8") if patient.manifest else None
     if int8 is None or patient.package is None or samples is None:
-        raise ModelError("needs a package with an int8 variant, and --data")
+        raise ModelError("needs a package with an int8 variant, and --data without a fault in the inputs")
     golden = patient.real_golden
     before = [golden.call(index) for index in range(len(golden))] if golden else []
     calls, origin = patient.feeds(samples)
@@ -207,14 +209,14 @@ def _weights(patient: Patient, other: Path, kinship: Kinship) -> tuple[list[Find
 
 
 def _layers(patient: Patient, samples: Samples | None, other: Path, kinship: Kinship) -> tuple[list[Finding], str]:
-    calls, origin = patient.feeds(samples)
+    calls, origin = patient.feeds(None if patient.real_golden else samples)
     found = check_layers_against(patient.model, described(other), calls[0], kinship)
     return found, f"against {kinship.other}, on one of {origin}"
 
 
 def _diverging(patient: Patient, samples: Samples | None, name: str, progress: Progress) -> tuple[list[Finding], str]:
     """The first layer that an engine computes differently."""
-    calls, origin = patient.feeds(samples)
+    calls, origin = patient.feeds(None if patient.real_golden else samples)
     found = bisect_graph(
         patient.model, calls[0], engine_name=name, variant=patient.file.name, tolerance=_TOLERANCE, progress=progress
     )

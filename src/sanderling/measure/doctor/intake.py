@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
 from sanderling.core.arrays import read_npz
+from sanderling.core.errors import DataError
 from sanderling.core.progress import Progress
 from sanderling.core.tensor import Array, TensorSpec
+from sanderling.measure.accuracy import classifier_classes
 from sanderling.measure.doctor.findings import Finding, fault
 from sanderling.measure.doctor.patient import Patient
-from sanderling.measure.samples import SampleReader, Samples
+from sanderling.measure.samples import SampleReader, Samples, check_labels
 
 _TO_NCHW, _TO_NHWC = (0, 3, 1, 2), (0, 2, 3, 1)
 
@@ -28,10 +31,20 @@ def read_data(source: str | Path, patient: Patient, progress: Progress) -> tuple
     labels = patient.manifest.labels if patient.manifest else None
     turned = _turned(Path(source), patient)
     if turned is None:
-        return SampleReader(patient.inputs, patient.preprocessing, labels, progress).read(source), []
-    array, truth, finding = turned
-    names = tuple(f"row {row}" for row in range(len(array)))
-    return Samples({patient.inputs[0].name: array}, truth, names), [finding]
+        samples, found = SampleReader(patient.inputs, patient.preprocessing, labels, progress).read(source), []
+    else:
+        array, truth, finding = turned
+        names = tuple(f"row {row}" for row in range(len(array)))
+        samples, found = Samples({patient.inputs[0].name: array}, truth, names), [finding]
+    classes = classifier_classes(patient.outputs)
+    if samples.labels is not None and classes is None:
+        raise DataError(f"{source} has labels, but the model is no classifier: outputs are {_listed(patient.outputs)}")
+    check_labels(samples, classes or 0)
+    return samples, found
+
+
+def _listed(specs: Sequence[TensorSpec]) -> str:
+    return "; ".join(map(str, specs))
 
 
 def _turned(path: Path, patient: Patient) -> tuple[Array, Array | None, Finding] | None:

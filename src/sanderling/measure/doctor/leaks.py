@@ -6,6 +6,7 @@ import gc
 import threading
 import tracemalloc
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import TracebackType
 
 import numpy as np
@@ -17,6 +18,8 @@ from sanderling.run.session import Session, open_sessions
 _NUMPY_DOMAIN = np.lib.tracemalloc_domain
 _LEAST_ARRAY_BYTES = 64 << 10
 _NAMED_PLACES = 3
+_FRAMES = 12
+_LIBRARIES = ("site-packages", "<frozen", str(Path(__file__).parents[2]))
 
 
 def leaks() -> LeakWatch:
@@ -51,7 +54,7 @@ class LeakWatch:
         self._native = psutil.Process().num_threads()
         self._tracing = tracemalloc.is_tracing()
         if not self._tracing:
-            tracemalloc.start()
+            tracemalloc.start(_FRAMES)
         self._arrays = _array_snapshot()
         return self
 
@@ -107,12 +110,21 @@ def _array_snapshot() -> tracemalloc.Snapshot:
 
 def _kept_arrays(before: tracemalloc.Snapshot, after: tracemalloc.Snapshot) -> list[Finding]:
     """One warning for each line whose arrays grew; a cache that is wanted looks the same."""
+    grown: dict[str, tuple[int, int]] = {}
+    for entry in after.compare_to(before, "traceback"):
+        size, count = grown.get(_place(entry.traceback), (0, 0))
+        grown[_place(entry.traceback)] = (size + entry.size_diff, count + entry.count_diff)
     found = []
-    grown = [entry for entry in after.compare_to(before, "lineno") if entry.size_diff >= _LEAST_ARRAY_BYTES]
-    for entry in sorted(grown, key=lambda entry: -entry.size_diff)[:_NAMED_PLACES]:
-        frame = entry.traceback[0]
-        evidence = f"{entry.count_diff} arrays of {entry.size_diff / 1e6:.2f} MB in all are still held"
-        remedy = "drop them, unless they are kept on purpose"
-        numbers = {"size_bytes": entry.size_diff, "arrays": entry.count_diff}
-        found.append(warning("array-leak", f"{frame.filename}:{frame.lineno}", evidence, remedy, **numbers))
+    for place, (size, count) in sorted(grown.items(), key=lambda pair: -pair[1][0])[:_NAMED_PLACES]:
+        if size >= _LEAST_ARRAY_BYTES:
+            evidence = f"{count} arrays of {size / 1e6:.2f} MB in all are still held"
+            remedy = "drop them, unless they are kept on purpose"
+            found.append(warning("array-leak", place, evidence, remedy, size_bytes=size, arrays=count))
     return found
+
+
+def _place(traceback: tracemalloc.Traceback) -> str:
+    """The nearest line of the program itself, else the nearest of all."""
+    own = [frame for frame in traceback if not any(part in frame.filename for part in _LIBRARIES)]
+    frame = (own or list(traceback))[-1]
+    return f"{frame.filename}:{frame.lineno}"
