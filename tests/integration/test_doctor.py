@@ -13,7 +13,6 @@ from onnx import helper, numpy_helper
 
 import sanderling
 from sanderling.api import build
-from sanderling.core.errors import DataError, ModelError, OptionError
 from tests.models import conv_classifier, make_model, save, tensor
 from tests.pictures import MEAN, STD, color_classifier, imagenet, smooth_pictures, tinted_pictures
 
@@ -297,11 +296,16 @@ def test_another_training_is_no_damage(tmp_path):
     assert [finding.severity for finding in found.named("weights-differ")] == ["warning"]
 
 
-def test_data_beyond_int8_ranges_asks_for_another_calibration(package, captured):
-    found = sanderling.doctor(package, data=captured(imagenet(PICTURES)))
-    assert found.named("recalibrate") == []
-    found = sanderling.doctor(package, data=captured(3 * imagenet(PICTURES)))
-    assert [finding.severity for finding in found.named("recalibrate")] == ["warning"]
+def test_data_beyond_int8_ranges_asks_for_another_calibration(tmp_path):
+    usual = np.random.default_rng(0).standard_normal((60, 4)).astype(np.float32)
+    for name, factor in (("usual", 1), ("large", 4)):
+        np.savez(tmp_path / f"{name}.npz", x=np.float32(factor) * usual)
+    model = save(wide(1.0), tmp_path / "net.onnx")
+    made = build(model, tmp_path / "net.sdl", calibration=tmp_path / "usual.npz", budget="cosine=1", repeats=2)
+    assert sanderling.doctor(made.path, data=tmp_path / "usual.npz").named("recalibrate") == []
+    (found,) = sanderling.doctor(made.path, data=tmp_path / "large.npz").named("recalibrate")
+    assert found.severity == "warning"
+    assert found.numbers["share"] > 0.2
 
 
 def test_leaking_session_is_found_with_the_line_that_opened_it(package):
@@ -348,12 +352,17 @@ def test_command_prints_findings_and_exits_1_on_a_fault(sanderling_here, package
     assert "input-scale" in sick.stdout
 
 
-def test_bad_input_is_refused(package, tmp_path):
-    with pytest.raises(OptionError, match="unknown target 'abacus': available are"):
-        sanderling.doctor(package, targets=["abacus"])
-    with pytest.raises(OptionError, match="--cycles 2 is too few"):
-        sanderling.doctor(package, cycles=2)
-    with pytest.raises(ModelError, match="does not exist"):
-        sanderling.doctor(tmp_path / "none.onnx")
-    with pytest.raises(DataError, match="does not exist"):
-        sanderling.doctor(package, data=tmp_path / "none.npz")
+def test_bad_input_is_refused_in_one_line(refused, package, work):
+    np.savez(work / "other.npz", image=np.zeros((4, 5), np.float32))
+    np.savez(work / "nan.npz", image=np.full((4, 3, 32, 32), np.nan, np.float32))
+    (work / "cut.onnx").write_bytes((package / "model.fp32.onnx").read_bytes()[:200])
+    refused("doctor", package, "--target", "abacus", says="unknown target 'abacus': available are ascend")
+    refused("doctor", package, "--cycles", "2", says="--cycles 2 is too few")
+    refused("doctor", package, "--preprocess", "sepia", says="'sepia' is neither a preset")
+    refused("doctor", package, "--data", work / "none.npz", says="does not exist")
+    refused("doctor", package, "--data", work / "other.npz", says="expected 4 axes")
+    refused("doctor", package, "--data", work / "nan.npz", says="NaN or infinite")
+    refused("doctor", package, "--against", work / "none.onnx", says="does not exist")
+    refused("doctor", work / "none.onnx", says="does not exist")
+    refused("doctor", work / "cut.onnx", says="cut short")
+    refused("doctor", work / "none.sdl", says="does not exist")

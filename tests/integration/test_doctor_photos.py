@@ -18,7 +18,7 @@ from sanderling.measure.samples import SampleReader
 from sanderling.model.package import Package
 
 ROOT = Path(__file__).parents[2]
-CROPS = 48
+CROPS = 32
 SWAPPED, SCALE, LAYOUT, NORMALIZATION = (
     f"input-{name}" for name in ("channel-order", "scale", "layout", "normalization")
 )
@@ -34,7 +34,7 @@ def options(name: str) -> tuple[str, dict]:
     return "benchmarks.zoo.mobilenet_v2:mobilenet_v2", {"weights": mobilenet_v2_weights(), "preprocess": "imagenet"}
 
 
-@pytest.fixture(scope="module", params=["lite0", "mobilenet_v2"])
+@pytest.fixture(scope="module", params=["lite0", pytest.param("mobilenet_v2", marks=pytest.mark.drill)])
 def net(request, tmp_path_factory):
     """A package of the network in FP32, and the folder of crops that it was evaluated on."""
     pytest.importorskip("torch")
@@ -78,6 +78,7 @@ def test_right_pictures_and_arrays_have_no_fault(net, right, tmp_path):
     found = sanderling.doctor(package, data=crops)
     assert [finding for finding in found.findings if finding.severity != "advice"] == []
     assert faults(package, right[0], tmp_path) == set()
+    assert faults(package / "model.fp32.onnx", right[0], tmp_path) == set()
 
 
 @pytest.mark.parametrize(
@@ -119,4 +120,3 @@ def test_mistake_is_named_by_the_networks_answers_alone(net, right, tmp_path, mi
     )
     kind = LAYOUT if mistake == "NHWC memory" else SCALE
     assert faults(net[0] / "model.fp32.onnx", wrong, tmp_path) == {kind}
-    assert faults(net[0] / "model.fp32.onnx", values, tmp_path) == set()
