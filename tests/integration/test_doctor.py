@@ -306,6 +306,7 @@ def test_data_beyond_int8_ranges_asks_for_another_calibration(tmp_path):
     (found,) = sanderling.doctor(made.path, data=tmp_path / "large.npz").named("recalibrate")
     assert found.severity == "warning"
     assert found.numbers["share"] > 0.2
+    assert sanderling.doctor(made.path, data=tmp_path / "large.npz").named("input-unlike-golden")
 
 
 def test_leaking_session_is_found_with_the_line_that_opened_it(package):

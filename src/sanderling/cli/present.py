@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from sanderling.run.devices import EngineState
     from sanderling.tasks.vision import Label
     from sanderling.workshop.pipeline import BuildResult
+
+_SHOWN_ALIKE = 4
 
 
 def table(columns: Sequence[tuple[str, bool]], rows: Sequence[Sequence[str]]) -> Table:
@@ -175,7 +178,12 @@ def verify_result(console: Console, result: VerifyResult) -> None:
 
 def diagnosis(console: Console, found: Diagnosis) -> None:
     """Findings with their remedies, who takes the graph, and what was not looked at."""
-    rows = [[entry.severity, entry.kind, entry.subject, entry.evidence, entry.remedy] for entry in found.findings]
+    rows: list[list[str]] = []
+    for (severity, kind), same in groupby(found.findings, lambda entry: (entry.severity, entry.kind)):
+        alike = list(same)
+        rows += [[severity, kind, entry.subject, entry.evidence, entry.remedy] for entry in alike[:_SHOWN_ALIKE]]
+        if alike[_SHOWN_ALIKE:]:
+            rows.append([severity, kind, f"… and {len(alike) - _SHOWN_ALIKE} more", "see --json", ""])
     if rows:
         titles = ("severity", "finding", "where", "evidence", "what to do")
         console.print(table([(title, False) for title in titles], rows), markup=False)

@@ -13,7 +13,7 @@ from sanderling.measure.accuracy import classifier_classes, evaluation_batch
 from sanderling.measure.doctor.behaviour import LEAST_SAMPLES, check_behaviour
 from sanderling.measure.doctor.findings import Finding
 from sanderling.measure.doctor.patient import Patient
-from sanderling.measure.doctor.pictures import Pictures, check_declared, check_values
+from sanderling.measure.doctor.pictures import Pictures, check_declared, check_values, unlike_golden
 from sanderling.measure.samples import Samples
 from sanderling.run.engines import engine
 from sanderling.run.engines.base import EngineOptions, Executable
@@ -40,7 +40,7 @@ def check_inputs(
     """
     spec = patient.picture
     if spec is None:
-        return [], "the model has no single float32 input of pictures: nothing to look at"
+        return _other_inputs(patient, samples)
     found = check_declared(
         patient.preprocessing, patient.manifest.preprocessing if patient.manifest else None, spec.name
     )
@@ -64,6 +64,22 @@ def check_inputs(
         executable.close()
     told = "not labelled: the order of channels is not judged by them" if labels is None else "labelled"
     return found, f"{detail}, and the model's answers to {len(pictures.values)}, {told}"
+
+
+def _other_inputs(patient: Patient, samples: Samples | None) -> tuple[list[Finding], str]:
+    """Mean and spread of float inputs that are no pictures, against the golden inputs'."""
+    golden = patient.real_golden
+    names = [spec.name for spec in patient.inputs if spec.dtype.startswith("float")]
+    if samples is None or golden is None or not names:
+        return [], "no pictures; other float inputs are compared with golden ones, which needs a package and --data"
+    picked = samples.pick(_spread(samples, _STATISTICS_SAMPLES))
+    calls = [picked.one(index) for index in range(len(picked))]
+    found = [
+        finding
+        for name in names
+        for finding in unlike_golden(name, np.stack([call[name] for call in calls]), golden.inputs[name])
+    ]
+    return found, f"mean and spread of {len(calls)} samples against {len(golden)} golden inputs"
 
 
 def _pictures(patient: Patient, samples: Samples, limit: int) -> Pictures:

@@ -109,7 +109,7 @@ def check_values(pictures: Pictures) -> list[Finding]:
             found = _range_findings(pictures, expected)
     if not any(finding.kind == "input-channel-order" for finding in found):
         found += _order_against_golden(pictures)
-    return found or _unlike_golden(pictures)
+    return found or unlike_golden(pictures.name, pictures.values, pictures.golden)
 
 
 def _layout(pictures: Pictures) -> list[Finding]:
@@ -263,11 +263,16 @@ def _channel_means(values: Array, pictures: Pictures) -> npt.NDArray[np.float64]
     return np.asarray(levels.mean(axis=axes), np.float64)
 
 
-def _unlike_golden(pictures: Pictures) -> list[Finding]:
-    """Whether mean and spread are far from the golden inputs', for want of anything that proves more."""
-    if pictures.golden is None:
+def unlike_golden(name: str, values: Array, golden: Array | None) -> list[Finding]:
+    """Whether mean and spread are far from the golden inputs', for want of anything that proves more.
+
+    Args:
+        name: of the input.
+        values: float, any shape.
+        golden: of the same input, any number of calls; None when there are none of real data.
+    """
+    if golden is None:
         return []
-    values, golden = pictures.values, pictures.golden
     spread, spread_golden = float(values.std()), float(golden.std()) or 1.0
     shift = abs(float(values.mean()) - float(golden.mean())) / spread_golden
     ratio = spread / spread_golden
@@ -278,4 +283,4 @@ def _unlike_golden(pictures: Pictures) -> list[Finding]:
         f"{spread_golden:.3g}"
     )
     remedy = "compare how the application makes inputs with how the calibration data was made"
-    return [warning("input-unlike-golden", pictures.name, evidence, remedy, shift=shift, spread_ratio=ratio)]
+    return [warning("input-unlike-golden", name, evidence, remedy, shift=shift, spread_ratio=ratio)]

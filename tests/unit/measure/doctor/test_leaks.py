@@ -1,14 +1,16 @@
 from __future__ import annotations
 
+import json
 import threading
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from sanderling.core.errors import EngineError, OptionError
-from sanderling.measure.doctor import leaks
+from sanderling.measure.doctor import cycles, leaks
 from sanderling.measure.doctor.cycles import check_count, check_cycles, judge_cycles
-from tests.models import chain, save
+from tests.models import chain, conv_classifier, save
 
 
 def measured(growth_bytes: int, threads: int = 0, cycles: int = 20) -> dict[str, list[int]]:
@@ -42,6 +44,29 @@ def test_cycles_of_a_real_engine_are_measured(tmp_path):
     found, told = check_cycles(save(chain(["Relu"]), tmp_path / "m.onnx"), "onnxruntime", 10)
     assert found == []
     assert "over the last 8 of 10 cycles" in told
+
+
+class Keeping:
+    """An engine whose executables are never let go."""
+
+    def __init__(self, inner):
+        self.inner = inner
+        self.kept = []
+
+    def load(self, model, options):
+        self.kept.append(self.inner.load(model, options))
+        kept = self.kept[-1]
+        return SimpleNamespace(run=kept.run, inputs=kept.inputs, close=lambda: None)
+
+
+def test_engine_that_keeps_what_it_loaded_is_found(tmp_path, monkeypatch):
+    engine = Keeping(cycles.engine("onnxruntime"))
+    monkeypatch.setattr(cycles, "engine", lambda _: engine)
+    model = save(conv_classifier(features=4096), tmp_path / "m.onnx")
+    request = json.dumps({"model": str(model), "engine": "onnxruntime", "cycles": 20})
+    found, _ = judge_cycles(cycles._measure(request), "m.onnx")
+    assert "memory-growth" in [finding.kind for finding in found]
+    assert found[0].numbers["slope_low_kb"] > 100  # the weights alone are 440 kB
 
 
 def test_too_few_cycles_and_a_model_that_does_not_load_are_refused(tmp_path):
