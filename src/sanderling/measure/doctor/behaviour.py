@@ -2,8 +2,9 @@
 
 With labels the share of right answers decides, by an exact sign test. Without labels confidence alone is no judge: an
 input 255 times too large makes a network more confident, not less. What counts is the mutual information between input
-and prediction (confident on each sample, different between samples), and only a large gain in it. The order of channels
-changes it too little: without labels it is not judged here.
+and prediction (confident on each sample, different between samples), and only a large gain in it. Without labels the
+order of channels is not judged here, because it changes too little, nor the layout: read wrongly, pictures of one kind
+look more different from each other than they are.
 
 Source: mutual information as in Krause, Perona and Gomes, "Discriminative Clustering by Regularized Information
 Maximization", NIPS 2010.
@@ -20,26 +21,37 @@ import numpy.typing as npt
 from sanderling.core.statistics import sign_test
 from sanderling.core.tensor import Array
 from sanderling.measure.doctor.encoding import usual
-from sanderling.measure.doctor.findings import Finding, fault
+from sanderling.measure.doctor.findings import Finding, fault, warning
 from sanderling.measure.doctor.pictures import Pictures, flipped, reread
 
 Classify = Callable[[Array], npt.NDArray[np.float64]]
 LEAST_SAMPLES = 24
 _LARGE_FACTOR = 20.0
-_LEAST_GAIN_NATS = 0.5
+_LEAST_GAIN_NATS, _SURE_GAIN_NATS = 0.5, 1.0
+_ONLY_WITH_LABELS = ("input-channel-order", "input-layout")
 _LEAST_GAIN_RATIO = 1.4
+_UNDECIDED = 0.5
 _LEAST_GAIN_TOP1 = 0.03
 _CHANCE = 1e-3
 
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """Another way to make inputs: the finding it would be, in words, and the inputs."""
+    """Another way to make inputs.
+
+    Attributes:
+        kind: of the finding that it would be.
+        told: what was done otherwise, in words.
+        remedy: what the application should do.
+        values: the inputs.
+        enlarges: values get many times larger, which makes any network surer: considered only where answers are dull.
+    """
 
     kind: str
     told: str
     remedy: str
     values: npt.NDArray[np.float32]
+    enlarges: bool = False
 
 
 def check_behaviour(pictures: Pictures, classify: Classify, labels: npt.NDArray[np.int64] | None) -> list[Finding]:
@@ -54,7 +66,7 @@ def check_behaviour(pictures: Pictures, classify: Classify, labels: npt.NDArray[
     judged = [
         (hypothesis, classify(hypothesis.values))
         for hypothesis in hypotheses(pictures)
-        if labels is not None or hypothesis.kind != "input-channel-order"
+        if labels is not None or hypothesis.kind not in _ONLY_WITH_LABELS
     ]
     if labels is not None:
         return _by_labels(pictures.name, own, judged, labels)
@@ -73,7 +85,7 @@ def hypotheses(pictures: Pictures) -> Iterator[Hypothesis]:
         remedy = "transpose inputs instead of giving them another shape"
         yield Hypothesis("input-layout", told, remedy, np.ascontiguousarray(reread(values, axis)))
     own = pictures.guessed
-    if own is None:
+    if own is None or pictures.proved:
         return
     levels = own.undo(values, axis)
     reference = [pictures.expected] if pictures.expected is not None else []
@@ -85,7 +97,7 @@ def hypotheses(pictures: Pictures) -> Iterator[Hypothesis]:
         remedy = f"make inputs as (level / 255 - mean) / std with {encoding.told()}"
         told = f"made as '{encoding.name}' ({encoding.told()} after a division by 255)"
         kind = "input-scale" if large else "input-normalization"
-        yield Hypothesis(kind, told, remedy, encoding.apply(levels, axis))
+        yield Hypothesis(kind, told, remedy, encoding.apply(levels, axis), enlarges=factor < 1 / _LARGE_FACTOR)
 
 
 def _by_labels(
@@ -118,6 +130,8 @@ def _by_labels(
 def _by_information(
     name: str, own: npt.NDArray[np.float64], judged: list[tuple[Hypothesis, npt.NDArray[np.float64]]]
 ) -> list[Finding]:
+    dull = _mean_entropy(own) > _UNDECIDED * np.log(own.shape[1])
+    judged = [pair for pair in judged if dull or not pair[0].enlarges]
     if not judged:
         return []
     have = mutual_information(own)
@@ -128,7 +142,9 @@ def _by_information(
         f"{best.told}, predictions tell {most:.2f} nats about the input instead of {have:.2f} "
         f"(confident on each of {len(own)} samples, different between them)"
     )
-    return [fault(best.kind, name, evidence, best.remedy, information=have, information_other=most)]
+    sure = best.kind == "input-scale" or most - have >= _SURE_GAIN_NATS
+    make = fault if sure else warning
+    return [make(best.kind, name, evidence, best.remedy, information=have, information_other=most)]
 
 
 def mutual_information(scores: npt.NDArray[np.float64]) -> float:
@@ -136,7 +152,11 @@ def mutual_information(scores: npt.NDArray[np.float64]) -> float:
     if not np.isfinite(scores).all():
         return 0.0
     probabilities = _probabilities(scores)
-    return _entropy(probabilities.mean(axis=0)) - float(np.mean([_entropy(row) for row in probabilities]))
+    return _entropy(probabilities.mean(axis=0)) - _mean_entropy(scores)
+
+
+def _mean_entropy(scores: npt.NDArray[np.float64]) -> float:
+    return float(np.mean([_entropy(row) for row in _probabilities(scores)])) if np.isfinite(scores).all() else 0.0
 
 
 def _probabilities(scores: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:

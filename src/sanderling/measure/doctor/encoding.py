@@ -15,6 +15,7 @@ _LEVELS = 256
 _LEAST_LEVELS = 32
 _WHOLE = 0.1  # of a level
 _REACHES = (16.0, 64.0, 256.0)
+_MOST = 0.999
 _STEP_TOLERANCE = 0.01
 _OFFSET_TOLERANCE = 0.5  # of a level
 
@@ -83,6 +84,13 @@ class Encoding:
         shape = [1] * values.ndim
         shape[axis] = -1
         return np.asarray((values.astype(np.float64) - np.reshape(self.offset, shape)) / np.reshape(self.step, shape))
+
+    def holds(self, values: Array, axis: int) -> bool:
+        """Whether the values are whole grey levels under this encoding: posterised pictures show a coarser step."""
+        levels = self.undo(values, axis)
+        whole = np.round(levels)
+        inside = (np.abs(levels - whole) < _WHOLE) & (whole >= 0) & (whole < _LEVELS)
+        return bool(inside.mean() > _MOST and len(np.unique(whole)) >= _LEAST_LEVELS // 2)
 
     def told(self) -> str:
         """In words: mean and standard deviation after a division by 255."""

@@ -62,7 +62,7 @@ def check_inputs(
         found = check_behaviour(pictures, _classify(executable), labels)
     finally:
         executable.close()
-    told = "not labelled: the order of channels is not judged by them" if labels is None else "labelled"
+    told = "not labelled: they do not judge the order of channels" if labels is None else "labelled"
     return found, f"{detail}, and the model's answers to {len(pictures.values)}, {told}"
 
 

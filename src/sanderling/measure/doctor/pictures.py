@@ -13,6 +13,7 @@ from sanderling.measure.doctor.findings import Finding, fault, warning
 from sanderling.model.preprocessing import Preprocessing
 
 _ROUGHER = 0.6
+_LAYOUT_SAMPLES, _LEAST_SIDE = 32, 8
 _SAME_PICTURE = 0.02
 _OVERSHOOT = 0.1  # of the span: bicubic resampling goes a little beyond it
 _FAR_STD = 1.5
@@ -64,6 +65,15 @@ class Pictures:
         return read_off(self.values, self.axis, "the data")
 
     @property
+    def proved(self) -> bool:
+        """Whether scale and normalisation are what they must be: declared alike, or shown by the values."""
+        if self.expected is None:
+            return False
+        if self.preprocessing is not None:
+            return declared(self.preprocessing, "").equals(self.expected)
+        return self.expected.holds(self.values, self.axis)
+
+    @property
     def guessed(self) -> Encoding | None:
         """The same, or else what the range suggests."""
         return self.actual or by_range(self.values, self.channels)
@@ -102,7 +112,7 @@ def check_values(pictures: Pictures) -> list[Finding]:
         return layout
     expected, actual = pictures.expected, pictures.actual
     found: list[Finding] = []
-    if expected is not None and pictures.preprocessing is None:
+    if expected is not None and not pictures.proved:
         if actual is not None:
             found = _encoding_findings(actual, expected, pictures.name)
         else:
@@ -117,9 +127,12 @@ def _layout(pictures: Pictures) -> list[Finding]:
 
     Neighbours in a picture are alike; read in the wrong order, neighbours are other channels and far pixels.
     """
-    if pictures.channels == 1:
+    values = pictures.values[:_LAYOUT_SAMPLES]
+    if (
+        pictures.channels == 1
+        or min(values.shape[place] for place in (1, 2, 3) if place != pictures.axis) < _LEAST_SIDE
+    ):
         return []
-    values = pictures.values[:32]
     other = reread(values, pictures.axis)
     own, turned = _roughness(values, pictures.axis), _roughness(other, pictures.axis)
     if turned >= _ROUGHER * own:

@@ -67,3 +67,11 @@ def test_range_suggests_the_usual_encoding():
         "signed -1…1",
     ]
     assert by_range(1000 * smooth, 3) is None
+
+
+def test_posterised_pictures_are_whole_levels_all_the_same():
+    posterised = imagenet(PICTURES // 4 * 4)
+    assert not read_off(posterised, 1, "seen").equals(IMAGENET)
+    assert IMAGENET.holds(posterised, 1)
+    assert not IMAGENET.holds(255 * posterised, 1)
+    assert not IMAGENET.holds(posterised / 255, 1)
