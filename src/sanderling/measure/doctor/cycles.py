@@ -99,12 +99,13 @@ def _measured(file: Path, engine_name: str, cycles: int) -> dict[str, list[int]]
 def _measure(request: str) -> dict[str, Any]:
     wanted = json.loads(request)
     chosen = engine(wanted["engine"])
+    options = EngineOptions(threads=1, compute=chosen.devices()[0].computes[0])
     process = psutil.Process()
     resident: list[int] = []
     threads: list[int] = []
     try:
         for _ in range(wanted["cycles"]):
-            executable = chosen.load(Path(wanted["model"]), EngineOptions(threads=1))
+            executable = chosen.load(Path(wanted["model"]), options)
             executable.run(random_feeds(executable.inputs))
             executable.close()
             del executable

@@ -14,7 +14,7 @@ from sanderling.core.progress import Progress
 from sanderling.measure.doctor.findings import Finding, TargetOperators, advice, fault, named_first
 from sanderling.model.graph import all_nodes, opset_of
 from sanderling.run.engines import DEFAULT_ENGINE, engine, engine_names, known_engine
-from sanderling.run.engines.base import EngineOptions
+from sanderling.run.engines.base import Compute, EngineOptions
 from sanderling.run.isolated import Worker
 
 TABLES = ("ascend",)
@@ -86,8 +86,9 @@ def by_table(target: str, model: onnx.ModelProto) -> TargetOperators:
 
 def _loaded(name: str, file: Path) -> TargetOperators:
     worker = Worker()
+    computes = [compute for device in known_engine(name).devices() for compute in device.computes]
     try:
-        worker.load(name, file, EngineOptions(threads=1)).close()
+        worker.load(name, file, EngineOptions(threads=1, compute=[*computes, Compute.EXACT][0])).close()
     except SanderlingError as error:
         return TargetOperators(target=name, basis="loaded", accepted=False, refused={"the graph": str(error)})
     finally:

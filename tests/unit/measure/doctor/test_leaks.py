@@ -52,6 +52,7 @@ class Keeping:
     def __init__(self, inner):
         self.inner = inner
         self.kept = []
+        self.devices = inner.devices
 
     def load(self, model, options):
         self.kept.append(self.inner.load(model, options))
