@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from sanderling.core.precision import parse_precisions
 from sanderling.core.progress import Progress
 from sanderling.measure.bench import bench
+from sanderling.measure.doctor import doctor, leaks
 from sanderling.measure.inspection import inspect
 from sanderling.measure.tune import tune
 from sanderling.measure.verify import verify
@@ -17,7 +18,7 @@ from sanderling.run.session import load
 if TYPE_CHECKING:
     from sanderling.workshop.pipeline import BuildResult
 
-__all__ = ["bench", "build", "inspect", "load", "tune", "verify"]
+__all__ = ["bench", "build", "doctor", "inspect", "leaks", "load", "tune", "verify"]
 
 
 def build(

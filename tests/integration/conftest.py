@@ -39,6 +39,15 @@ STAGES = {
     "measure memory",
     "hashes",
     "golden vectors",
+    "read",
+    "look at the graph",
+    "ask engines",
+    "look at the inputs",
+    "try other inputs",
+    "observe ranges",
+    "compare with fp16",
+    "compare with int8",
+    "compare with none.onnx",
 }
 
 

@@ -256,6 +256,49 @@ def verify(
 
 
 @app.command()
+def doctor(
+    model: Annotated[Path, typer.Argument(metavar="MODEL|PKG", help="ONNX file or package.")],
+    data: Annotated[
+        Path | None,
+        typer.Option("--data", "--calibration", help="Folder of pictures, CSV or .npz: what the application feeds."),
+    ] = None,
+    preprocess: Annotated[
+        str | None, typer.Option(help="What the application does to pictures: imagenet, unit, JSON, or a file of it.")
+    ] = None,
+    against: Annotated[
+        Path | None, typer.Option(metavar="MODEL|PKG", help="Compare weights and layers with this model.")
+    ] = None,
+    engines: Annotated[list[str], typer.Option("--engine", help="Compare layers with this engine; repeatable.")] = [],  # noqa: B006 - typer reads the default
+    targets: Annotated[
+        list[str], typer.Option("--target", help="Engine, or ascend, that must take the model; repeatable.")
+    ] = [],  # noqa: B006 - typer reads the default
+    cycles: Annotated[int, typer.Option(min=0, help="Load and unload so often, and look for memory that stays.")] = 0,
+    as_json: Json = False,
+) -> None:
+    """Find out what is wrong: graph, weights, inputs, FP16 and INT8 ranges, operators, leaks; exit 1 on a fault."""
+    with reporting_errors(as_json=as_json):
+        from sanderling.cli.progress import RichProgress
+        from sanderling.measure.doctor import doctor as run_doctor
+
+        with RichProgress() as progress:
+            found = run_doctor(
+                model,
+                data=data,
+                preprocess=preprocess,
+                against=against,
+                engines=engines,
+                targets=targets,
+                cycles=cycles,
+                progress=progress,
+            )
+        print_result(
+            found.model_dump(mode="json"), as_json=as_json, show=lambda console: _present().diagnosis(console, found)
+        )
+        if not found.healthy:
+            raise typer.Exit(ANSWER_IS_NO)
+
+
+@app.command()
 def devices(
     install: Annotated[
         str | None,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from sanderling.demo.story import Story
     from sanderling.measure.bench import BenchResult
     from sanderling.measure.bisect import Bisection
+    from sanderling.measure.doctor import Diagnosis
     from sanderling.measure.inspection import Inspection
     from sanderling.measure.tune import TuneResult
     from sanderling.measure.verify import VerifyResult
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
     from sanderling.run.engines.base import Installation
     from sanderling.tasks.vision import Label
     from sanderling.workshop.pipeline import BuildResult
+
+_SHOWN_ALIKE = 4
 
 
 def table(columns: Sequence[tuple[str, bool]], rows: Sequence[Sequence[str]]) -> Table:
@@ -193,6 +197,25 @@ def verify_result(console: Console, result: VerifyResult) -> None:
             soft_wrap=True,
         )
     console.print("the package holds here" if result.passed else "the package does not hold here any more")
+
+
+def diagnosis(console: Console, found: Diagnosis) -> None:
+    """Findings with their remedies, who takes the graph, and what was not looked at."""
+    rows: list[list[str]] = []
+    for (severity, kind), same in groupby(found.findings, lambda entry: (entry.severity, entry.kind)):
+        alike = list(same)
+        rows += [[severity, kind, entry.subject, entry.evidence, entry.remedy] for entry in alike[:_SHOWN_ALIKE]]
+        if alike[_SHOWN_ALIKE:]:
+            rows.append([severity, kind, f"… and {len(alike) - _SHOWN_ALIKE} more", "see --json", ""])
+    if rows:
+        titles = ("severity", "finding", "where", "evidence", "what to do")
+        console.print(table([(title, False) for title in titles], rows), markup=False)
+    for entry in found.operators:
+        refused = "; ".join(f"{name}: {reason}" for name, reason in entry.refused.items())
+        console.print(f"{entry.target}: {'takes it' if entry.accepted else f'refuses {refused}'}", markup=False)
+    for check in found.checks:
+        console.print(f"{'checked    ' if check.ran else 'not checked'}  {check.name}: {check.detail}", markup=False)
+    console.print("healthy: no fault was found" if found.healthy else "not healthy")
 
 
 def engines(console: Console, states: Sequence[EngineState]) -> None:
