@@ -18,8 +18,9 @@ from sanderling.model.package import EVIDENCE, REPORT, file_entries, is_package,
 from sanderling.run.engines import DEFAULT_ENGINE
 from sanderling.workshop import preparation, proof
 from sanderling.workshop.evidence import Evidence, VariantEvidence
+from sanderling.workshop.export.source import export
 from sanderling.workshop.options import BuildOptions
-from sanderling.workshop.preparation import Workpiece, WrittenVariant
+from sanderling.workshop.preparation import Export, Workpiece, WrittenVariant
 from sanderling.workshop.report.render import render_report
 
 
@@ -45,12 +46,18 @@ class BuildResult:
             **manifest,
             "reason": self.evidence.choice,
             "evaluation_data": self.evidence.evaluation_data,
+            **({"finetuning": self.evidence.finetuning.model_dump()} if self.evidence.finetuning else {}),
             "events": [event.model_dump() for event in self.evidence.events],
         }
 
 
-def build(options: BuildOptions, progress: Progress | None = None) -> BuildResult:
+def build(options: BuildOptions, progress: Progress | None = None, make_graph: Export = export) -> BuildResult:
     """Build a package.
+
+    Args:
+        options: what to build.
+        progress: told about stages, steps and events.
+        make_graph: brings the source to an ONNX graph.
 
     Raises:
         InputError: source, options or data cannot be used; nothing is written.
@@ -64,7 +71,7 @@ def build(options: BuildOptions, progress: Progress | None = None) -> BuildResul
         zipped = options.output.suffix == ".zip"
         folder = target.with_name("package") if zipped else target
         folder.mkdir()
-        piece = preparation.make(folder, options, recorder)
+        piece = preparation.make(folder, options, recorder, make_graph)
         result = _package(folder, piece, options, recorder)
         if zipped:
             write_zip(folder, target)
@@ -156,6 +163,7 @@ def _evidence(
         cost_after=piece.cost_after,
         passes=piece.passes,
         quantization=next((variant.quantization for variant in piece.variants if variant.quantization), None),
+        finetuning=piece.finetuning,
         evaluation_data=piece.material.evaluation_origin,
         threads=options.threads or usable_cores(),
         variants=measured,

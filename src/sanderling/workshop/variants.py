@@ -123,7 +123,7 @@ def _int8(
     return Made(
         Precision.INT8,
         best,
-        float_nodes=_float_nodes(best),
+        float_nodes=float_nodes(best),
         quantization=Quantization(samples=len(calibration), candidates=tuple(tried), layers=tuple(layers)),
     )
 
@@ -145,7 +145,7 @@ def _score_db(reference: list[np.ndarray], outputs: list[np.ndarray]) -> float:
     return sqnr_db(signal, noise)
 
 
-def _float_nodes(quantized: onnx.ModelProto) -> tuple[str, ...]:
+def float_nodes(quantized: onnx.ModelProto) -> tuple[str, ...]:
     """Heavy nodes that do not read dequantised values, so that they run in float."""
     dequantized = {node.output[0] for node in quantized.graph.node if node.op_type == "DequantizeLinear"}
     heavy = ("Conv", "ConvTranspose", "MatMul", "Gemm")
