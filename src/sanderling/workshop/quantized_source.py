@@ -18,7 +18,7 @@ from sanderling.workshop.optimize.names import name_nodes
 from sanderling.workshop.optimize.passes import Pass, clear_metadata, deduplicate
 from sanderling.workshop.optimize.simplify import simplify
 from sanderling.workshop.options import BuildOptions
-from sanderling.workshop.quantize.foreign import check_comparable, dequantized
+from sanderling.workshop.quantize.foreign import comparable, dequantized
 from sanderling.workshop.quantize.qdq import is_quantized
 from sanderling.workshop.variants import Made, float_nodes
 
@@ -49,8 +49,7 @@ def divided(
             "build from the float model"
         )
     reference = _reference(exported, options, progress)
-    check_comparable(exported.model, reference)
-    return reference, exported.model
+    return reference, comparable(exported.model, reference)
 
 
 def int8_as_it_is(

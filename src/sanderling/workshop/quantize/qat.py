@@ -103,7 +103,7 @@ def train(options: BuildOptions, training: TrainingOptions, progress: Progress) 
         names = [spec.name for spec in options.inputs]
         epochs, kept = _Trainer(prepared, module, names, data, training, options.seed, progress).train()
         progress.stage("convert to INT8")
-        model, error = _converted(prepared, reference, options)
+        model, error = _converted(prepared, options)
     record = Finetuning(
         samples=len(data.training),
         held_out=len(data.held_out),
@@ -168,9 +168,7 @@ def _prepare(module: torch.nn.Module, options: BuildOptions) -> torch.fx.GraphMo
     return prepared
 
 
-def _converted(
-    prepared: torch.fx.GraphModule, reference: onnx.ModelProto, options: BuildOptions
-) -> tuple[onnx.ModelProto, float]:
+def _converted(prepared: torch.fx.GraphModule, options: BuildOptions) -> tuple[onnx.ModelProto, float]:
     """The trained graph as ONNX with Q/DQ nodes, and its relative error against PyTorch's.
 
     Raises:
@@ -184,7 +182,7 @@ def _converted(
         raise ModelError(
             f"the trained module cannot be converted: {type(error).__name__}: {first_line(error)}"
         ) from error
-    model = _with_output_names(torch_export.to_onnx(converted, options), reference)
+    model = torch_export.to_onnx(converted, options)
     return model, torch_export.compare(converted, model, options, tolerance=_TOLERANCE).relative_error
 
 
@@ -227,10 +225,10 @@ class _Trainer:
             loss = self._epoch(number)
             percent = self._held_out_percent()
             epochs.append(Epoch(loss=loss, held_out_percent=percent, seconds=round(time.perf_counter() - start, 1)))
-            told = f" (loss {loss:.4f}, {percent:.2f} % right on held-out data)"
+            told = f" (epoch {number}: loss {loss:.4f}, {percent:.2f} % right on held-out data)"
             if not best or percent > epochs[kept - 1].held_out_percent:
                 best, kept = copy.deepcopy(self._student.state_dict()), number
-        self._progress.stage(f"keep epoch {kept}{told}")
+        self._progress.stage(f"keep the weights of epoch {kept}{told}")
         self._student.load_state_dict(best)
         return epochs, kept
 
@@ -304,20 +302,6 @@ def _scores(outputs: Any) -> Tensor:  # noqa: ANN401 - whatever forward() return
     leaves, _ = torch.utils._pytree.tree_flatten(outputs)
     found: Tensor = next(leaf for leaf in leaves if isinstance(leaf, Tensor))
     return found
-
-
-def _with_output_names(model: onnx.ModelProto, reference: onnx.ModelProto) -> onnx.ModelProto:
-    """The graph with its outputs called as the reference's are."""
-    import onnx_ir
-
-    graph = onnx_ir.from_proto(model)
-    for value, spec in zip(graph.graph.outputs, output_specs(reference), strict=True):
-        for node in graph.graph:
-            for other in node.outputs:
-                if other.name == spec.name and other is not value:
-                    other.name = f"{spec.name}_before_rounding"
-        value.name = spec.name
-    return onnx_ir.to_proto(graph)
 
 
 @contextmanager
