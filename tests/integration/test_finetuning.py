@@ -1,6 +1,7 @@
 """Quantisation-aware training, from a factory and labelled data to a package."""
 
 import json
+import sys
 
 import numpy as np
 import onnx
@@ -66,109 +67,123 @@ def write_pictures(path, count, seed, **others):
     return path
 
 
-@pytest.fixture
-def nets(work, monkeypatch, forget_modules):  # noqa: ARG001
-    (work / "qat_nets.py").write_text(NETS)
-    monkeypatch.syspath_prepend(str(work))
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Folder with the networks' code, on the path."""
+    folder = tmp_path_factory.mktemp("nets")
+    (folder / "qat_nets.py").write_text(NETS)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(folder))
+        yield folder
+    sys.modules.pop("qat_nets", None)
+
+
+@pytest.fixture(scope="module")
+def net(folder):  # noqa: ARG001
+    """``small``, trained for a moment, in eval mode."""
     import qat_nets
 
-    return qat_nets
-
-
-@pytest.fixture
-def weights(work, nets):
-    """A checkpoint of ``small``, trained for a moment."""
     torch.manual_seed(0)
-    net = nets.small().train()
+    module = qat_nets.small().train()
     images, labels = map(torch.from_numpy, pictures(960, 1))
-    optimizer = torch.optim.Adam(net.parameters(), 1e-2)
+    optimizer = torch.optim.Adam(module.parameters(), 1e-2)
     for chosen in torch.arange(960).split(64) * 3:
-        loss = functional.cross_entropy(net(images[chosen]), labels[chosen])
+        loss = functional.cross_entropy(module(images[chosen]), labels[chosen])
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-    save_file(net.state_dict(), work / "small.safetensors")
-    return work / "small.safetensors"
+    return module.eval()
 
 
-@pytest.fixture
-def data(work):
-    return write_pictures(work / "train.npz", 480, 2)
+@pytest.fixture(scope="module")
+def weights(folder, net):
+    save_file(net.state_dict(), folder / "small.safetensors")
+    return folder / "small.safetensors"
 
 
-def test_trained_package_verifies_and_is_as_good_as_fp32(work, out, weights, data):
-    result = finetune_quantized(
-        "qat_nets:small",
-        out / "model.sdl",
-        data=data,
-        inputs=["x=1,1,8,8"],
-        weights=weights,
-        epochs=3,
-        batch=32,
-        dynamic=["batch"],
-        evaluation=write_pictures(work / "eval.npz", 600, 3),
-        repeats=3,
-    )
+@pytest.fixture(scope="module")
+def data(folder):
+    return write_pictures(folder / "train.npz", 480, 2)
 
-    reference, trained = result.manifest.variants
-    assert (reference.id, trained.id, trained.accuracy.metric) == ("fp32", "int8", "top1")
+
+@pytest.fixture(scope="module")
+def options(folder, weights, data):
+    """Arguments of a training of ``small``."""
+    return {
+        "data": data,
+        "evaluation": write_pictures(folder / "eval.npz", 600, 3),
+        "inputs": ["x=1,1,8,8"],
+        "weights": weights,
+        "epochs": 3,
+        "batch": 32,
+        "dynamic": ["batch"],
+        "repeats": 3,
+    }
+
+
+@pytest.fixture(scope="module")
+def trained(folder, options):
+    return finetune_quantized("qat_nets:small", folder / "trained.sdl", **options)
+
+
+def test_trained_package_verifies_and_is_as_good_as_fp32(trained):
+    reference, int8 = trained.manifest.variants
+
+    assert (reference.id, int8.id, int8.accuracy.metric) == ("fp32", "int8", "top1")
     assert reference.accuracy.value > 80
-    assert trained.accuracy.drop < 1.5
-    assert trained.accuracy.drop_upper > trained.accuracy.drop
-    assert trained.float_nodes == ()
-    assert verify(result.path).passed
+    assert int8.accuracy.drop < 1.5
+    assert int8.accuracy.drop_upper > int8.accuracy.drop
+    assert int8.float_nodes == ()
+    assert verify(trained.path).passed
 
-    training = result.evidence.finetuning
+
+def test_best_epoch_on_held_out_training_data_is_kept_and_reported(trained):
+    training = trained.evidence.finetuning
+
     assert (training.samples, training.held_out, len(training.epochs)) == (432, 48, 3)
     best = max(epoch.held_out_percent for epoch in training.epochs)
     assert training.epochs[training.kept - 1].held_out_percent == best
-    assert "Training for INT8, 432 samples" in (result.path / "report.html").read_text()
+    assert trained.evidence.evaluation_data == "600 samples of eval.npz"
+    assert "Training for INT8, 432 samples" in (trained.path / "report.html").read_text()
 
 
-def test_trained_graph_folds_batch_norm_and_rounds_a_convolution_with_its_activation_once(out, weights, data):
-    result = finetune_quantized(
-        "qat_nets:small", out / "m.sdl", data=data, inputs=["x=1,1,8,8"], weights=weights, epochs=1, repeats=3
-    )
+def test_batch_norm_is_folded_and_a_convolution_rounded_with_its_activation_once(trained):
+    graph = onnx.load(trained.path / "model.int8.onnx").graph
 
-    graph = onnx.load(result.path / "model.int8.onnx").graph
-    operators = [node.op_type for node in graph.node]
-    assert "BatchNormalization" not in operators
+    assert "BatchNormalization" not in {node.op_type for node in graph.node}
     readers = {name: node.op_type for node in graph.node for name in node.input}
     assert [readers[node.output[0]] for node in graph.node if node.op_type == "Conv"] == ["Clip", "Relu"]
     weight_types = {tensor.data_type for tensor in graph.initializer if len(tensor.dims) > 1}
     assert weight_types == {onnx.TensorProto.INT8}
 
 
-def test_fp32_variant_is_the_module_before_training(work, out, nets, weights, data):
-    result = finetune_quantized(
-        "qat_nets:small", out / "m.sdl", data=data, inputs=["x=1,1,8,8"], weights=weights, epochs=1, repeats=3
-    )
-
-    module = nets.small()
-    module.load_state_dict(torch.load(work / "x.pt") if (work / "x.pt").exists() else _state(weights))
-    images = pictures(1, 8)[0]
+def test_fp32_variant_is_the_module_before_training(trained, net):
+    images = pictures(5, 8)[0]
     with torch.no_grad():
-        expected = module.eval()(torch.from_numpy(images)).numpy()
-    (got,) = run_directly(result.path / "model.fp32.onnx", {"x": images}).values()
+        expected = net(torch.from_numpy(images)).numpy()
+
+    (got,) = run_directly(trained.path / "model.fp32.onnx", {"x": images}).values()
     np.testing.assert_allclose(got, expected, rtol=1e-3, atol=1e-4)
 
 
-def _state(path):
-    from safetensors.torch import load_file
+def test_same_seed_gives_the_same_weights(trained, out, options):
+    again = finetune_quantized("qat_nets:small", out / "again.sdl", **options)
 
-    return load_file(path)
-
-
-def test_same_seed_gives_the_same_weights(out, weights, data):
-    options = {"data": data, "inputs": ["x=1,1,8,8"], "weights": weights, "epochs": 1, "repeats": 3}
-    first, again, other = (
-        finetune_quantized("qat_nets:small", out / f"{number}.sdl", seed=seed, **options)
-        for number, seed in enumerate((1, 1, 2))
-    )
-
-    hashes = [result.manifest.files["model.int8.onnx"].sha256 for result in (first, again, other)]
+    hashes = [result.manifest.files["model.int8.onnx"].sha256 for result in (trained, again)]
     assert hashes[0] == hashes[1]
-    assert hashes[0] != hashes[2]
+
+
+def test_interrupted_training_leaves_nothing(sanderling_here, out, weights, data, monkeypatch):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(torch.optim.AdamW, "step", interrupted)
+    target = ("--data", data, "--weights", weights, "-o", out / "m.sdl")
+
+    done = sanderling_here("finetune-quantized", "qat_nets:small", *target, *SHAPE, *QUICK, "--json")
+
+    assert (done.code, list(out.iterdir())) == (130, [])
+    assert done.answer["error"]["type"] == "Interrupted"
 
 
 def test_command_prints_epochs_and_variants(sanderling_here, out, weights, data):
@@ -189,7 +204,7 @@ def test_command_prints_epochs_and_variants(sanderling_here, out, weights, data)
 
 
 @pytest.fixture
-def refuses(refused_here, out, nets):  # noqa: ARG001
+def refuses(refused_here, out, folder):  # noqa: ARG001
     """Training of ``qat_nets:FACTORY`` must refuse."""
 
     def run(factory, data, *options, says, code=2):
@@ -235,7 +250,7 @@ def test_training_that_diverges_says_where_and_writes_nothing(refuses, data):
     assert done.answer["error"]["type"] == "NotMetError"
 
 
-def test_missing_torchao_is_said_with_how_to_install_it(refused, nets, data, out):  # noqa: ARG001
+def test_missing_torchao_is_said_with_how_to_install_it(refused, data, out):
     options = ("--data", data, "-o", out / "m.sdl", *SHAPE)
 
     refused(

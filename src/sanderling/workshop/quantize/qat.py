@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import math
+import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,6 +23,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from sanderling.core.errors import DataError, ModelError, NotMetError, OptionError, UnavailableError, first_line
+from sanderling.core.files import cache_folder
 from sanderling.core.machine import usable_cores
 from sanderling.core.progress import Progress
 from sanderling.measure.accuracy import classifier_classes
@@ -34,6 +36,8 @@ from sanderling.workshop.export.source import Exported
 from sanderling.workshop.material import gather
 from sanderling.workshop.options import BuildOptions, TrainingOptions
 
+# Importing torchao makes this folder, in the temporary one unless it is told otherwise.
+os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache_folder() / "inductor"))
 try:
     with torch_export.quiet():
         from torchao.quantization.pt2e import (
