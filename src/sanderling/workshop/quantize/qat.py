@@ -55,6 +55,7 @@ except ImportError as error:
     ) from error
 
 _CAPTURED_BATCH = 4
+_LEAST_SAMPLES = 8
 _HELD_OUT_SHARE = 0.1
 _MOST_HELD_OUT = 2000
 _NORMS_FROZEN_FROM = 1 / 2  # of all steps
@@ -139,9 +140,10 @@ def _check_data(samples: Samples, reference: onnx.ModelProto, options: BuildOpti
     if samples.whole:
         raise DataError(f"input '{min(samples.whole)}' has no batch axis: training needs one in every input")
     check_labels(samples, classes)
-    if len(samples) < 4:
+    if len(samples) < _LEAST_SAMPLES:
         raise DataError(
-            f"{name} leaves {len(samples)} samples to train on: at least 4 are needed, thousands are better"
+            f"{name} leaves {len(samples)} samples to train on: at least {_LEAST_SAMPLES} are needed, and thousands "
+            "are better"
         )
 
 
@@ -244,13 +246,8 @@ class _Trainer:
             if self._step in (self._from(_NORMS_FROZEN_FROM), self._from(_RANGES_FROZEN_FROM)):
                 self._resume()
             rows = order[batch * self._options.batch : (batch + 1) * self._options.batch]
-            loss = self._loss(self._data.training.pick(rows))
-            if not math.isfinite(loss.item()):
-                raise NotMetError(
-                    f"the loss is {loss.item()} in batch {batch + 1} of epoch {number} (samples "
-                    f"{', '.join(self._data.training.names[row] for row in rows[:3])}, …): training diverged, and "
-                    f"nothing is written; give a smaller --lr than {self._options.learning_rate:g}"
-                )
+            where = f"batch {batch + 1} of epoch {number}"
+            loss = self._finite_loss(self._data.training.pick(rows), where)
             self._optimizer.zero_grad()
             torch.autograd.backward(loss)
             torch.nn.utils.clip_grad_norm_(self._student.parameters(), _LARGEST_GRADIENT)
@@ -260,6 +257,20 @@ class _Trainer:
             total += loss.item()
             self._progress.advance()
         return total / self._batches
+
+    def _finite_loss(self, samples: Samples, where: str) -> Tensor:
+        """The loss, or a clear end where training diverged."""
+        try:
+            loss = self._loss(samples)
+            problem = "" if math.isfinite(loss.item()) else f"the loss is {loss.item()}"
+        except RuntimeError as error:  # torchao cannot round what is not finite
+            problem = f"the loss cannot be computed: {first_line(error)}"
+        if problem:
+            raise NotMetError(
+                f"{problem}, in {where} (samples {', '.join(samples.names[:3])}, …): training diverged, and nothing is "
+                f"written; give a smaller --lr than {self._options.learning_rate:g}"
+            )
+        return loss
 
     def _from(self, share: float) -> int:
         return int(share * self._steps)
