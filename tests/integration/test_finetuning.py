@@ -1,6 +1,7 @@
 """Quantisation-aware training, from a factory and labelled data to a package."""
 
 import json
+import re
 import sys
 
 import numpy as np
@@ -11,6 +12,7 @@ from safetensors.torch import save_file
 from torch.nn import functional
 
 from sanderling.api import finetune_quantized, verify
+from sanderling.model.package import Package
 from tests.models import run_directly
 
 NETS = """
@@ -46,6 +48,7 @@ def map_maker():
     return nn.Conv2d(1, 2, 3)
 """
 SHAPE = ("--input", "x=1,1,8,8")
+EPOCH_KEYS = {"loss", "held_out_percent", "seconds"}
 QUICK = ("--repeats", "3", "--epochs", "1", "--batch", "32")
 
 
@@ -166,13 +169,6 @@ def test_fp32_variant_is_the_module_before_training(trained, net):
     np.testing.assert_allclose(got, expected, rtol=1e-3, atol=1e-4)
 
 
-def test_same_seed_gives_the_same_weights(trained, out, options):
-    again = finetune_quantized("qat_nets:small", out / "again.sdl", **options)
-
-    hashes = [result.manifest.files["model.int8.onnx"].sha256 for result in (trained, again)]
-    assert hashes[0] == hashes[1]
-
-
 def test_interrupted_training_leaves_nothing(sanderling_here, out, weights, data, monkeypatch):
     def interrupted(*_):
         raise KeyboardInterrupt
@@ -186,18 +182,21 @@ def test_interrupted_training_leaves_nothing(sanderling_here, out, weights, data
     assert done.answer["error"]["type"] == "Interrupted"
 
 
-def test_command_prints_epochs_and_variants(sanderling_here, out, weights, data):
-    target = ("--data", data, "--weights", weights, "-o", out / "m.sdl")
+def test_command_prints_epochs_and_repeats_the_weights_of_the_same_seed(sanderling_here, trained, out, options):
+    files = ("--data", options["data"], "--eval", options["evaluation"], "--weights", options["weights"])
+    more = ("--epochs", "3", "--batch", "32", "--dynamic", "batch", "--repeats", "3", "-o", out / "m.sdl", "--json")
 
-    done = sanderling_here("finetune-quantized", "qat_nets:small", *target, *SHAPE, *QUICK, "--json")
+    done = sanderling_here("finetune-quantized", "qat_nets:small", *files, *SHAPE, *more)
 
     assert done.code == 0, done.stderr
-    assert "train, epoch 1 of 1\n" in done.stderr
+    assert "train, epoch 1 of 3\n" in done.stderr
+    assert re.search(r"train, epoch 2 of 3 \(epoch 1: loss \d\.\d+, [\d.]+ % right", done.stderr)
     assert [variant["id"] for variant in done.answer["variants"]] == ["fp32", "int8"]
-    (epoch,) = done.answer["finetuning"]["epochs"]
-    assert epoch.keys() == {"loss", "held_out_percent", "seconds"}
+    assert [epoch.keys() for epoch in done.answer["finetuning"]["epochs"]] == [EPOCH_KEYS] * 3
     evidence = json.loads((out / "m.sdl" / "evidence.json").read_text())
     assert evidence["finetuning"] == done.answer["finetuning"]
+    again = Package.open(out / "m.sdl").manifest.files["model.int8.onnx"]
+    assert again.sha256 == trained.manifest.files["model.int8.onnx"].sha256
 
 
 # Refusals
