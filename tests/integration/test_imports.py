@@ -54,6 +54,7 @@ def test_public_names_are_these_and_each_exists():
         "__version__",
         "bench",
         "build",
+        "finetune_quantized",
         "inspect",
         "load",
         "tune",
