@@ -1,11 +1,18 @@
 """Small reference networks for the benchmarks, the tests and the examples.
 
-mobilenet_v2   MobileNetV2 for ImageNet-1k, and where its trained weights are found
-resnet18       ResNet-18 with seeded random weights and settled BatchNorm statistics
-fashion        two networks for 1x28x28 Fashion-MNIST: plain and depthwise
-fashion_data   reads Debian's dataset-fashion-mnist; label names, normalisation
-train_fashion  trains both Fashion-MNIST networks: ``python -m benchmarks.zoo.train_fashion``
-weights/       what train_fashion wrote: one safetensors file a network, and training.json
+mobilenet_v2          MobileNetV2 for ImageNet-1k, and where its trained weights are found
+mobilenet_v3          MobileNetV3-Large with seeded random weights
+resnet18              ResNet-18 with seeded random weights and settled BatchNorm statistics
+yolov5s               a detector shaped like YOLOv5s, with seeded random weights
+minilm                MiniLM-L6 sentence embeddings, and where their trained weights are found
+random_weights        what makes random weights behave: picture-like noise, settled BatchNorm statistics
+fashion               two networks for 1x28x28 Fashion-MNIST: plain and depthwise
+fashion_data          reads Debian's dataset-fashion-mnist; label names, normalisation
+fashion_scenes        composes Fashion-MNIST items to pictures with known boxes
+scene_detector        a small anchor-free detector for these scenes
+train_fashion         trains both Fashion-MNIST networks: ``python -m benchmarks.zoo.train_fashion``
+train_scene_detector  trains the detector: ``python -m benchmarks.zoo.train_scene_detector``
+weights/              what these wrote: one safetensors file a network (the detector's in float16), training.json
 
 Every factory takes no required argument and returns a module in eval mode, so that
 ``benchmarks.zoo.fashion:fashion_cnn --weights FILE.safetensors`` is enough to load one.

@@ -2,14 +2,17 @@
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
+
+from benchmarks.zoo.random_weights import (
+    CALIBRATION_IMAGES,
+    CALIBRATION_SIZE_PX,
+    draw_natural_noise,
+    draw_weights,
+    settle_batch_norms,
+    settle_outputs,
+)
 
 STAGE_CHANNELS = (64, 128, 256, 512)
-CALIBRATION_IMAGES = 32
-CALIBRATION_BATCH_SIZE = 8
-CALIBRATION_SIZE_PX = 128
-NOISE_GRIDS = (4, 16, 64, 128)  # cells along a side, coarse to fine
-LOGIT_STD = 3.0  # about what a trained ImageNet classifier puts out
 
 
 def resnet18(num_classes: int = 1000, seed: int = 0) -> nn.Module:
@@ -32,25 +35,11 @@ def resnet18(num_classes: int = 1000, seed: int = 0) -> nn.Module:
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(seed)
         model = ResNet18(num_classes)
-        _draw_weights(model)
+        draw_weights(model)
         images = draw_natural_noise(CALIBRATION_IMAGES, CALIBRATION_SIZE_PX, seed=seed)
-        _settle_batch_norms(model, images)
-        _settle_classifier(model, images)
+        settle_batch_norms(model, images, model.embed)
+        settle_outputs(model.fc, model(images))
     return model.eval()
-
-
-def draw_natural_noise(count: int, size_px: int, *, seed: int) -> Tensor:
-    """Draw noise that is strongest at low frequencies, as pictures are.
-
-    Returns:
-        float32, shape (count, 3, size_px, size_px), zero mean and unit variance.
-    """
-    generator = torch.Generator().manual_seed(seed)
-    images = torch.zeros(count, 3, size_px, size_px)
-    for grid in NOISE_GRIDS:
-        coarse = torch.randn(count, 3, grid, grid, generator=generator)
-        images += functional.interpolate(coarse, (size_px, size_px), mode="bilinear") / grid**0.5
-    return (images - images.mean()) / images.std()
 
 
 class BasicBlock(nn.Module):
@@ -111,36 +100,3 @@ def _stage(in_channels: int, out_channels: int, *, stride: int) -> nn.Sequential
         BasicBlock(in_channels, out_channels, stride=stride),
         BasicBlock(out_channels, out_channels, stride=1),
     )
-
-
-def _draw_weights(model: ResNet18) -> None:
-    """Draw He-normal convolutions, and unequal BatchNorm gains as training leaves them."""
-    for module in model.modules():
-        if isinstance(module, nn.Conv2d):
-            nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
-        elif isinstance(module, nn.BatchNorm2d):
-            # Equal gains would make per-channel quantisation look needless.
-            nn.init.uniform_(module.weight, 0.4, 1.2)
-            nn.init.normal_(module.bias, 0.0, 0.2)
-
-
-def _settle_batch_norms(model: ResNet18, images: Tensor) -> None:
-    """Set every running mean and variance to its average over ``images``."""
-    norms = [module for module in model.modules() if isinstance(module, nn.BatchNorm2d)]
-    usual_momentum = norms[0].momentum
-    for norm in norms:
-        norm.momentum = None  # torch then keeps the plain average of all batches
-    model.train()
-    for batch in torch.split(images, CALIBRATION_BATCH_SIZE):
-        model.embed(batch)
-    model.eval()
-    for norm in norms:
-        norm.momentum = usual_momentum
-
-
-def _settle_classifier(model: ResNet18, images: Tensor) -> None:
-    """Centre and scale the logits, else an untrained net answers one class for every picture."""
-    logits = model(images)
-    scale = LOGIT_STD / (logits - logits.mean(0)).std()
-    model.fc.bias.sub_(logits.mean(0)).mul_(scale)
-    model.fc.weight.mul_(scale)

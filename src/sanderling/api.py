@@ -55,7 +55,7 @@ def build(
         opset: of the export.
         calibration: folder of pictures, CSV or ``.npz``.
         evaluation: folder, CSV or ``.npz``, with labels if there are any.
-        budget: ``top1=0.8``, ``agreement=2`` or ``cosine=0.001``.
+        budget: ``top1=0.8``, ``map=1``, ``agreement=2`` or ``cosine=0.001``.
         precision: ``fp32,fp16,int8`` or a part of it; all that the data allows by default.
         preprocess: ``imagenet``, ``unit``, JSON or a file of it.
         labels: a file with one class a line, or ``imagenet``.

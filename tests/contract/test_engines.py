@@ -1,11 +1,16 @@
 """One suite that every engine runs. A new engine needs no test of its own to be held to the contract.
 
-What an engine cannot do it says in its devices (precisions, arithmetic); a graph that it cannot run right it refuses.
+What an engine cannot do it says in its devices (precisions, arithmetic), and is held to what it says: an engine that
+takes only INT8 gets the INT8 form of the same small graphs, and one that cannot compute exactly is allowed the error of
+its arithmetic. A graph that it cannot run right it refuses.
 """
 
 from __future__ import annotations
 
+import gc
 import os
+import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -20,9 +25,19 @@ import pytest
 from onnx import helper
 
 from sanderling.core.errors import EngineError, ModelError, OptionError
+from sanderling.core.files import cache_folder
 from sanderling.core.precision import Precision
 from sanderling.run.engines import engine, engine_names, known_engine
-from sanderling.run.engines.base import Compute, DeviceInfo, Engine, EngineOptions, Executable, Optimization
+from sanderling.run.engines.base import (
+    Compute,
+    DeviceInfo,
+    DeviceKind,
+    Engine,
+    EngineOptions,
+    Executable,
+    Optimization,
+)
+from tests.installing import install_mindspore
 from tests.models import (
     chain,
     conv_classifier,
@@ -33,9 +48,10 @@ from tests.models import (
     sum_and_difference,
     tensor,
 )
+from tests.quantized import in_int8, step_of
 
 THREADS = 8
-ONE = EngineOptions(threads=1)
+TOLERANCES = {Compute.EXACT: 1e-5, Compute.BF16: 3e-2, Compute.FP16: 3e-2}  # of the largest output
 
 
 def computes(tested: Engine) -> bool:
@@ -48,17 +64,64 @@ def takes(tested: Engine, precision: Precision) -> bool:
     return precision in tested.devices()[0].precisions
 
 
+def takes_everything(tested: Engine) -> bool:
+    """Whether the engine's first device takes variants of every precision, and computes them as they say."""
+    first = tested.devices()[0]
+    return set(Precision) <= set(first.precisions) and Compute.EXACT in first.computes
+
+
+def on(device: DeviceInfo) -> EngineOptions:
+    """One thread, in the arithmetic that the device offers first."""
+    return EngineOptions(device=device.device, threads=1, compute=device.computes[0])
+
+
+def on_first(tested: Engine, **others) -> EngineOptions:
+    return replace(on(tested.devices()[0]), **others)
+
+
+def form_for(device: DeviceInfo, model: onnx.ModelProto) -> onnx.ModelProto:
+    """A float graph in a form that the device takes: as it is, or in INT8 where it has such a form."""
+    returned = {value.name for value in model.graph.output}
+    if Precision.FP32 in device.precisions or not returned.isdisjoint(value.name for value in model.graph.input):
+        return model
+    shapes = {value.name: sizes_of(value, rows=64) for value in model.graph.input}
+    return in_int8(model, random_arrays(shapes, seed=99))
+
+
+def taken(tested: Engine, model: onnx.ModelProto) -> onnx.ModelProto:
+    return form_for(tested.devices()[0], model)
+
+
+def sizes_of(value: onnx.ValueInfoProto, *, rows: int = 3) -> list[int]:
+    """Shape of an input with ``rows`` rows, and 5 along an axis called M."""
+    return [dim.dim_value or {"N": rows, "M": 5}[dim.dim_param] for dim in value.type.tensor_type.shape.dim]
+
+
 @pytest.fixture(params=engine_names())
 def tested(request: pytest.FixtureRequest) -> Engine:
     found = known_engine(request.param)
+    if request.param == "mindspore":
+        install_mindspore()
     state = found.availability()
     if not state.installed:
         pytest.skip(f"{request.param} is not installed: {state.hint}")
     return found
 
 
-def loaded(tested: Engine, model: onnx.ModelProto, options: EngineOptions = ONE) -> Executable:
-    return tested.load(model.SerializeToString(), options)
+@pytest.fixture
+def classifier(tested: Engine) -> onnx.ModelProto:
+    return taken(tested, conv_classifier())
+
+
+def loaded(tested: Engine, model: onnx.ModelProto, options: EngineOptions | None = None) -> Executable:
+    return tested.load(model.SerializeToString(), options or on_first(tested))
+
+
+def save_with_data_outside(model: onnx.ModelProto, path: Path) -> None:
+    """Write the graph to ``path`` and its weights to ``w.bin`` beside it; the model given stays whole."""
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    onnx.save(copy, path, save_as_external_data=True, location="w.bin", size_threshold=0)
 
 
 def images(rows: int = 1, *, seed: int = 0) -> dict[str, np.ndarray]:
@@ -72,7 +135,13 @@ def assert_right(tested: Engine, model: onnx.ModelProto, feeds: dict, outputs: d
         assert isinstance(array, np.ndarray)
         assert (array.dtype, array.shape) == (expected[name].dtype, expected[name].shape)
         if computes(tested):
-            np.testing.assert_allclose(array, expected[name], rtol=1e-3, atol=1e-4)
+            assert_close(array, expected[name], step_of(model, name), tested.devices()[0].computes[0])
+
+
+def assert_close(array: np.ndarray, expected: np.ndarray, step: float, compute: Compute) -> None:
+    """Equal but for the arithmetic's error, or for one quantisation step where there are steps."""
+    largest = np.abs(expected, dtype=np.float64, casting="unsafe").max(initial=0)
+    np.testing.assert_allclose(array, expected, rtol=0, atol=1.02 * step or TOLERANCES[compute] * largest)
 
 
 def assert_right_or_refused(tested: Engine, model: onnx.ModelProto, feeds: Mapping[str, np.ndarray]) -> None:
@@ -80,21 +149,33 @@ def assert_right_or_refused(tested: Engine, model: onnx.ModelProto, feeds: Mappi
     try:
         executable = loaded(tested, model)
     except ModelError:
-        assert not takes(tested, Precision.INT8), "an engine that takes every precision takes these graphs too"
+        assert not takes_everything(tested), "an engine that takes every precision takes these graphs too"
         return
     assert_right(tested, model, dict(feeds), executable.run(feeds))
     executable.close()
 
 
 def test_every_engine_is_found_by_its_file():
-    assert {"ncnn", "null", "onnxruntime", "openvino"} <= set(engine_names())
+    assert {"litert", "mindspore", "ncnn", "null", "onnxruntime", "openvino", "qnn", "rknn"} <= set(engine_names())
 
 
 @pytest.mark.parametrize("name", engine_names())
 def test_engines_file_is_imported_without_what_it_runs_on(name):
     program = f"import sys, sanderling.run.engines.{name}_; print(*{{key.partition('.')[0] for key in sys.modules}})"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=120)
-    assert set(done.stdout.split()) & {"ncnn", "onnx", "onnxruntime", "openvino", "pnnx", "torch"} == set()
+    heavy = {
+        "ai_edge_litert",
+        "flatbuffers",
+        "ncnn",
+        "onnx",
+        "onnxruntime",
+        "onnxruntime_qnn",
+        "openvino",
+        "pnnx",
+        "rknn",
+        "torch",
+    }
+    assert set(done.stdout.split()) & heavy == set()
 
 
 @pytest.mark.parametrize("name", engine_names())
@@ -122,95 +203,96 @@ def test_installed_engine_reaches_a_device(tested):
         assert device.engine == tested.name
         assert device.device
         assert device.description
-        assert Precision.FP32 in device.precisions
+        assert device.precisions
+        assert device.computes
         assert device.memory_bytes is None or device.memory_bytes > 0
 
 
-def test_model_is_loaded_from_a_path(tested, tmp_path):
-    executable = tested.load(save(conv_classifier(), tmp_path / "model.onnx"), ONE)
-    assert_right(tested, conv_classifier(), images(), executable.run(images()))
+def test_model_is_loaded_from_a_path(tested, classifier, tmp_path):
+    executable = tested.load(save(classifier, tmp_path / "model.onnx"), on_first(tested))
+    assert_right(tested, classifier, images(), executable.run(images()))
     executable.close()
 
 
-def test_model_is_loaded_from_bytes(tested):
-    executable = loaded(tested, conv_classifier())
-    assert_right(tested, conv_classifier(), images(), executable.run(images()))
+def test_model_is_loaded_from_bytes(tested, classifier):
+    executable = loaded(tested, classifier)
+    assert_right(tested, classifier, images(), executable.run(images()))
     executable.close()
 
 
-def test_external_data_beside_the_model_is_found(tested, tmp_path):
-    onnx.save(
-        conv_classifier(), tmp_path / "model.onnx", save_as_external_data=True, location="w.bin", size_threshold=0
-    )
-    executable = tested.load(tmp_path / "model.onnx", ONE)
-    assert_right(tested, conv_classifier(), images(), executable.run(images()))
+def test_external_data_beside_the_model_is_found(tested, classifier, tmp_path):
+    save_with_data_outside(classifier, tmp_path / "model.onnx")
+    executable = tested.load(tmp_path / "model.onnx", on_first(tested))
+    assert_right(tested, classifier, images(), executable.run(images()))
     executable.close()
 
 
-def test_inputs_and_outputs_are_described_as_the_graph_has_them(tested):
-    executable = loaded(tested, conv_classifier())
+def test_inputs_and_outputs_are_described_as_the_graph_has_them(tested, classifier):
+    executable = loaded(tested, classifier)
     assert [str(spec) for spec in executable.inputs] == ["image: float32[N, 3, 8, 8]"]
     assert [str(spec) for spec in executable.outputs] == ["scores: float32[N, 4]"]
     executable.close()
 
 
 def test_all_outputs_are_returned_in_the_graphs_order(tested):
-    executable = loaded(tested, sum_and_difference())
+    model = taken(tested, sum_and_difference())
+    executable = loaded(tested, model)
     feeds = random_arrays({"a": (2, 3), "b": (2, 3)})
     outputs = executable.run(feeds)
     assert list(outputs) == [spec.name for spec in executable.outputs] == ["sum", "difference"]
-    assert_right(tested, sum_and_difference(), feeds, outputs)
+    assert_right(tested, model, feeds, outputs)
     executable.close()
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "float64", "int64", "int32", "int8", "uint8", "bool"])
-def test_dtypes_are_kept(tested, dtype):
+def test_dtypes_are_kept_or_refused_by_name(tested, dtype):
     node = helper.make_node("Concat", ["x", "x"], ["y"], "twice", axis=1)
     model = make_model([node], [tensor("x", [1, 4], dtype)], [tensor("y", [1, 8], dtype)])
-    if dtype != "float32" and not takes(tested, Precision.INT8):
-        with pytest.raises(ModelError, match=rf"{tested.name} does not take .*{dtype}"):
-            loaded(tested, model)
+    if dtype == "float32":
+        model = taken(tested, model)
+    try:
+        executable = loaded(tested, model)
+    except ModelError as error:
+        told = str(error)
+        assert dtype != "float32", told
+        assert not takes_everything(tested), told
+        assert re.search(rf"{tested.name} does not take .*{dtype}", told)
         return
-    executable = loaded(tested, model)
     feeds = {"x": np.array([[1, 0, 1, 1]]).astype(dtype)}
     assert (executable.inputs[0].dtype, executable.outputs[0].dtype) == (dtype, dtype)
     assert_right(tested, model, feeds, executable.run(feeds))
     executable.close()
 
 
-def test_scalars_are_taken_and_returned(tested):
+def test_scalars_are_run_right_or_refused(tested):
     model = make_model([helper.make_node("Neg", ["x"], ["y"], "neg")], [tensor("x", [])], [tensor("y", [])])
-    executable = loaded(tested, model)
-    feeds = {"x": np.array(2, np.float32)}
-    assert executable.inputs[0].shape == ()
-    assert_right(tested, model, feeds, executable.run(feeds))
-    executable.close()
+    assert_right_or_refused(tested, taken(tested, model), {"x": np.array(2, np.float32)})
 
 
 @pytest.mark.parametrize("rows", [1, 2, 7])
-def test_dynamic_batch_takes_any_number_of_rows(tested, rows):
-    executable = loaded(tested, conv_classifier())
-    assert_right(tested, conv_classifier(), images(rows), executable.run(images(rows)))
+def test_dynamic_batch_takes_any_number_of_rows(tested, classifier, rows):
+    executable = loaded(tested, classifier)
+    assert_right(tested, classifier, images(rows), executable.run(images(rows)))
     executable.close()
 
 
 @pytest.mark.parametrize("optimization", Optimization)
 @pytest.mark.parametrize("lean", [False, True])
-def test_options_do_not_change_the_results(tested, optimization, lean):
-    executable = loaded(tested, conv_classifier(), EngineOptions(threads=2, optimization=optimization, lean=lean))
-    assert_right(tested, conv_classifier(), images(3), executable.run(images(3)))
+def test_options_do_not_change_the_results(tested, classifier, optimization, lean):
+    executable = loaded(tested, classifier, on_first(tested, threads=2, optimization=optimization, lean=lean))
+    assert_right(tested, classifier, images(3), executable.run(images(3)))
     executable.close()
 
 
-def test_same_input_gives_the_same_output_again(tested):
-    executable = loaded(tested, conv_classifier())
+def test_same_input_gives_the_same_output_again(tested, classifier):
+    executable = loaded(tested, classifier)
     first, second = executable.run(images(2))["scores"], executable.run(images(2))["scores"]
     np.testing.assert_array_equal(first, second)
     executable.close()
 
 
-def test_result_is_the_callers_own(tested):
-    executable = loaded(tested, conv_classifier())
+def test_result_is_the_callers_own(tested, classifier):
+    executable = loaded(tested, classifier)
     first = executable.run(images(2))["scores"]
     kept = first.copy()
     executable.run(images(2, seed=1))
@@ -219,31 +301,31 @@ def test_result_is_the_callers_own(tested):
     np.testing.assert_array_equal(first, kept)
 
 
-def test_inputs_are_not_changed(tested):
-    executable = loaded(tested, conv_classifier())
+def test_inputs_are_not_changed(tested, classifier):
+    executable = loaded(tested, classifier)
     feeds = images(2)
     executable.run(feeds)
     np.testing.assert_array_equal(feeds["image"], images(2)["image"])
     executable.close()
 
 
-def test_closing_twice_is_harmless(tested):
-    executable = loaded(tested, conv_classifier())
+def test_closing_twice_is_harmless(tested, classifier):
+    executable = loaded(tested, classifier)
     executable.close()
     executable.close()
 
 
-def test_running_after_close_is_an_engine_error(tested):
-    executable = loaded(tested, conv_classifier())
+def test_running_after_close_is_an_engine_error(tested, classifier):
+    executable = loaded(tested, classifier)
     executable.close()
     with pytest.raises(EngineError, match=rf"{tested.name}.*closed"):
         executable.run(images())
 
 
-def test_closing_one_leaves_another_running(tested):
-    first, second = loaded(tested, conv_classifier()), loaded(tested, conv_classifier())
+def test_closing_one_leaves_another_running(tested, classifier):
+    first, second = loaded(tested, classifier), loaded(tested, classifier)
     first.close()
-    assert_right(tested, conv_classifier(), images(), second.run(images()))
+    assert_right(tested, classifier, images(), second.run(images()))
     second.close()
 
 
@@ -252,12 +334,12 @@ def test_bytes_that_are_no_model_are_a_model_error(tested, tmp_path, data):
     (tmp_path / "bad.onnx").write_bytes(data)
     for source in (data, tmp_path / "bad.onnx"):
         with pytest.raises(ModelError, match=tested.name):
-            tested.load(source, ONE)
+            tested.load(source, on_first(tested))
 
 
 def test_missing_file_is_a_model_error(tested, tmp_path):
     with pytest.raises(ModelError, match=tested.name):
-        tested.load(tmp_path / "nowhere.onnx", ONE)
+        tested.load(tmp_path / "nowhere.onnx", on_first(tested))
 
 
 @pytest.mark.parametrize("domain", ["com.acme", ""], ids=["foreign", "default"])
@@ -300,11 +382,11 @@ _CONTRADICTIONS = {  # graphs that the feeds below fit, and whose shapes do not 
 def test_failure_while_running_is_an_engine_error(tested, case, threads):
     if not computes(tested):
         pytest.skip(f"{tested.name} computes nothing that could fail")
-    model, options = _CONTRADICTIONS[case], EngineOptions(threads=threads)
+    model, options = _CONTRADICTIONS[case], on_first(tested, threads=threads)
     try:
         executable = loaded(tested, model, options)
     except ModelError:
-        assert not takes(tested, Precision.INT8)
+        assert not takes_everything(tested)
         return
     for _ in range(2):
         with pytest.raises(EngineError, match=tested.name):
@@ -314,8 +396,8 @@ def test_failure_while_running_is_an_engine_error(tested, case, threads):
     executable.close()
 
 
-def test_threads_get_their_own_results(tested):
-    executable = loaded(tested, conv_classifier())
+def test_threads_get_their_own_results(tested, classifier):
+    executable = loaded(tested, classifier)
     barrier = Barrier(THREADS)
 
     def work(seed: int) -> list[dict[str, np.ndarray]]:
@@ -326,12 +408,12 @@ def test_threads_get_their_own_results(tested):
         results = list(pool.map(work, range(THREADS)))
     for seed, repeats in enumerate(results):
         for outputs in repeats:
-            assert_right(tested, conv_classifier(), images(1 + seed % 3, seed=seed), outputs)
+            assert_right(tested, classifier, images(1 + seed % 3, seed=seed), outputs)
     executable.close()
 
 
-def test_close_while_others_run_gives_results_or_engine_errors(tested):
-    executable = loaded(tested, conv_classifier())
+def test_close_while_others_run_gives_results_or_engine_errors(tested, classifier):
+    executable = loaded(tested, classifier)
     barrier = Barrier(THREADS)
 
     def work(seed: int) -> set[str]:
@@ -352,13 +434,9 @@ def test_close_while_others_run_gives_results_or_engine_errors(tested):
     assert results[0] == {"closed"}
 
 
-def on(device: DeviceInfo, **options) -> EngineOptions:
-    return EngineOptions(device=device.device, threads=1, **options)
-
-
 def test_placement_tells_where_the_graph_runs(tested):
     for device in tested.devices():
-        executable = loaded(tested, conv_classifier(), on(device))
+        executable = loaded(tested, form_for(device, conv_classifier()), on(device))
         placement = executable.placement
         assert placement.device == device.device
         assert sum(placement.kinds.values()) == pytest.approx(1)
@@ -367,33 +445,32 @@ def test_placement_tells_where_the_graph_runs(tested):
         executable.close()
 
 
-def test_no_device_named_means_the_first(tested):
-    executable = loaded(tested, conv_classifier())
+def test_no_device_named_means_the_first(tested, classifier):
+    executable = loaded(tested, classifier)
     assert executable.placement.device == tested.devices()[0].device
     executable.close()
 
 
 @pytest.mark.parametrize("name", ["warp:0", "gpu:99", "CPU "])
-def test_unknown_device_is_an_option_error_that_names_the_known(tested, name):
+def test_unknown_device_is_an_option_error_that_names_the_known(tested, classifier, name):
     first = tested.devices()[0].device
     with pytest.raises(OptionError, match=rf"'{tested.name}' has no device '{name}': .*{first}"):
-        loaded(tested, conv_classifier(), EngineOptions(device=name))
+        loaded(tested, classifier, on_first(tested, device=name))
 
 
 @pytest.mark.parametrize("compute", Compute)
 def test_arithmetic_is_used_where_offered_and_refused_elsewhere(tested, compute):
     for device in tested.devices():
-        options = on(device, compute=compute)
+        model, options = form_for(device, conv_classifier()), replace(on(device), compute=compute)
         if compute not in device.computes:
             with pytest.raises(OptionError, match=rf"{tested.name} .*{compute}.*available are .*{device.computes[0]}"):
-                loaded(tested, conv_classifier(), options)
+                loaded(tested, model, options)
             continue
-        executable = loaded(tested, conv_classifier(), options)
-        outputs, expected = executable.run(images(2))["scores"], run_directly(conv_classifier(), images(2))["scores"]
+        executable = loaded(tested, model, options)
+        outputs, expected = executable.run(images(2))["scores"], run_directly(model, images(2))["scores"]
         assert outputs.dtype == np.float32
         if computes(tested):
-            error = np.abs(outputs - expected).max() / np.abs(expected).max()
-            assert error < (1e-5 if compute is Compute.EXACT else 3e-2)
+            assert_close(outputs, expected, step_of(model, "scores"), compute)
         executable.close()
 
 
@@ -432,7 +509,8 @@ def test_int8_variant_agrees_where_taken_and_is_refused_elsewhere(tested):
     if computes(tested):
         assert np.ptp(expected) > 2
         np.testing.assert_allclose(outputs, expected, atol=0.051)  # one step: a tie may be rounded either way
-        assert np.mean(outputs != expected) < 0.01
+        fixed_point = tested.devices()[0].kind is DeviceKind.NPU  # rounds sums a little differently
+        assert np.mean(np.abs(outputs - expected) > 0.026) < (0.1 if fixed_point else 0.01)
     executable.close()
 
 
@@ -445,7 +523,9 @@ def test_fp16_variant_agrees_where_taken_and_is_refused_elsewhere(tested):
     ]
     model = make_model(nodes, [tensor("image", ["N", 3, 8, 8])], [tensor("y", ["N", 4, 6, 6])], {"weight": weight})
     if not takes(tested, Precision.FP16):
-        with pytest.raises(ModelError, match=rf"{tested.name} does not take .*FP32"):
+        with pytest.raises(
+            ModelError, match=rf"(?i){tested.name} does not take .*({'|'.join(tested.devices()[0].precisions)})"
+        ):
             loaded(tested, model)
         return
     executable = loaded(tested, model)
@@ -460,34 +540,45 @@ def contents(folder: Path) -> dict[Path, tuple[int, bytes]]:
     return {file: (file.stat().st_mtime_ns, file.read_bytes()) for file in folder.rglob("*") if file.is_file()}
 
 
-def test_second_load_takes_what_the_first_kept(tested, tmp_path):
-    options = replace(ONE, cache=tmp_path / "made" / "here")
-    loaded(tested, conv_classifier(), options).close()
+def test_second_load_takes_what_the_first_kept(tested, classifier, tmp_path):
+    options = on_first(tested, cache=tmp_path / "made" / "here")
+    loaded(tested, classifier, options).close()
     kept = contents(tmp_path)
-    executable = loaded(tested, conv_classifier(), options)
+    executable = loaded(tested, classifier, options)
     assert contents(tmp_path) == kept
     assert [str(spec) for spec in executable.inputs] == ["image: float32[N, 3, 8, 8]"]
-    assert_right(tested, conv_classifier(), images(3), executable.run(images(3)))
+    assert_right(tested, classifier, images(3), executable.run(images(3)))
+    executable.close()
+
+
+def test_graph_from_the_cache_runs_when_its_file_is_gone(tested, tmp_path):
+    model = taken(tested, conv_classifier())
+    options = on_first(tested, threads=1, cache=tmp_path / "cache")
+    loaded(tested, model, options).close()
+    executable = loaded(tested, model, options)
+    shutil.rmtree(tmp_path / "cache", ignore_errors=True)
+    gc.collect()
+    others = [np.full(1 << 16, 7, np.uint8) for _ in range(64)]  # takes up memory that was given back
+    assert_right(tested, model, images(3), executable.run(images(3)))
+    assert len(others) == 64
     executable.close()
 
 
 def test_cached_graph_is_never_another_one(tested, tmp_path):
     for seed in (0, 1):
         for threads in (1, 2):
-            model = conv_classifier(seed=seed)
-            executable = loaded(tested, model, EngineOptions(threads=threads, cache=tmp_path))
+            model = taken(tested, conv_classifier(seed=seed))
+            executable = loaded(tested, model, on_first(tested, threads=threads, cache=tmp_path))
             assert_right(tested, model, images(2), executable.run(images(2)))
             executable.close()
 
 
 def test_external_weights_that_changed_are_not_taken_from_the_cache(tested, tmp_path):
     for seed in (0, 1):
-        model, data = conv_classifier(seed=seed), tmp_path / "w.bin"
-        data.unlink(missing_ok=True)
-        copy = onnx.ModelProto()
-        copy.CopyFrom(model)
-        onnx.save(copy, tmp_path / "model.onnx", save_as_external_data=True, location=data.name, size_threshold=0)
-        executable = tested.load(tmp_path / "model.onnx", replace(ONE, cache=tmp_path / "cache"))
+        model = taken(tested, conv_classifier(seed=seed))
+        (tmp_path / "w.bin").unlink(missing_ok=True)
+        save_with_data_outside(model, tmp_path / "model.onnx")
+        executable = tested.load(tmp_path / "model.onnx", on_first(tested, cache=tmp_path / "cache"))
         assert_right(tested, model, images(), executable.run(images()))
         executable.close()
 
@@ -503,33 +594,33 @@ def flipped(data: bytes) -> bytes:
     [lambda _: b"", lambda data: data[: len(data) // 2], lambda _: b"garbage" * 50, flipped],
     ids=["empty", "cut", "garbage", "flipped"],
 )
-def test_damaged_cache_is_made_again(tested, tmp_path, damage):
-    options = replace(ONE, cache=tmp_path)
-    loaded(tested, conv_classifier(), options).close()
+def test_damaged_cache_is_made_again(tested, classifier, tmp_path, damage):
+    options = on_first(tested, cache=tmp_path)
+    loaded(tested, classifier, options).close()
     for file in contents(tmp_path):
         file.write_bytes(damage(file.read_bytes()))
     damaged = contents(tmp_path)
-    executable = loaded(tested, conv_classifier(), options)
-    assert_right(tested, conv_classifier(), images(3), executable.run(images(3)))
+    executable = loaded(tested, classifier, options)
+    assert_right(tested, classifier, images(3), executable.run(images(3)))
     executable.close()
     repaired = contents(tmp_path)
-    assert repaired.keys() == damaged.keys()
+    assert repaired.keys() >= damaged.keys()  # more where every number of rows is compiled for
     assert all(repaired[file] != damaged[file] for file in damaged)
 
 
-def test_cache_that_cannot_be_written_costs_time_only_and_is_told(tested, tmp_path):
-    loaded(tested, conv_classifier(), replace(ONE, cache=tmp_path)).close()
+def test_cache_that_cannot_be_written_costs_time_only_and_is_told(tested, classifier, tmp_path):
+    loaded(tested, classifier, on_first(tested, cache=tmp_path)).close()
     keeps = bool(contents(tmp_path))
     (tmp_path / "file").write_text("no folder")
-    executable = loaded(tested, conv_classifier(), replace(ONE, cache=tmp_path / "file"))
-    assert_right(tested, conv_classifier(), images(), executable.run(images()))
+    executable = loaded(tested, classifier, on_first(tested, cache=tmp_path / "file"))
+    assert_right(tested, classifier, images(), executable.run(images()))
     assert ("not cached" in executable.placement.detail) == keeps
     executable.close()
 
 
-def test_nothing_is_left_beside_the_model(tested, tmp_path):
-    path = save(conv_classifier(), tmp_path / "model.onnx")
-    tested.load(path, ONE).close()
+def test_nothing_is_left_beside_the_model(tested, classifier, tmp_path):
+    path = save(classifier, tmp_path / "model.onnx")
+    tested.load(path, on_first(tested)).close()
     assert list(tmp_path.iterdir()) == [path]
 
 
@@ -544,13 +635,15 @@ import numpy
 from pathlib import Path
 from sanderling.run.engines import engine
 from sanderling.run.engines.base import EngineOptions
-executable = engine(sys.argv[1]).load(Path(sys.argv[2]), EngineOptions(threads=1))
+tested = engine(sys.argv[1])
+options = EngineOptions(threads=1, compute=tested.devices()[0].computes[0])
+executable = tested.load(Path(sys.argv[2]), options)
 executable.run({"image": numpy.ones((1, 3, 8, 8), "float32")})
 executable.close()
 """
 
 
-def test_nothing_is_reported_to_the_engines_maker(tested, tmp_path):
+def test_nothing_is_reported_to_the_engines_maker(tested, classifier, tmp_path):
     """No address is looked up, and neither the home nor the folder for temporary files keeps anything."""
     home, temporary, log = tmp_path / "home", tmp_path / "temporary", tmp_path / "log"
     home.mkdir()
@@ -558,7 +651,8 @@ def test_nothing_is_reported_to_the_engines_maker(tested, tmp_path):
     automated = ("CI", "TF_BUILD", "JENKINS_URL", "ORT_DISABLE_TELEMETRY")  # where makers ask for no reports
     environment = {key: value for key, value in os.environ.items() if key not in automated}
     environment |= {"HOME": str(home), "TMPDIR": str(temporary), "PYTHONDONTWRITEBYTECODE": "1"}
-    model = save(conv_classifier(), tmp_path / "model.onnx")
+    environment["SANDERLING_CACHE"] = str(cache_folder())  # where engines are that were installed on request
+    model = save(classifier, tmp_path / "model.onnx")
     command = [sys.executable, "-c", _WATCHED, tested.name, str(model), str(log)]
     done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
@@ -566,18 +660,18 @@ def test_nothing_is_reported_to_the_engines_maker(tested, tmp_path):
     assert [*home.iterdir(), *temporary.iterdir()] == []
 
 
-def test_inputs_in_any_memory_layout_are_read_right(tested):
-    executable = loaded(tested, conv_classifier())
+def test_inputs_in_any_memory_layout_are_read_right(tested, classifier):
+    executable = loaded(tested, classifier)
     plain = images(3)["image"]
     read_only = plain.copy()
     read_only.flags.writeable = False
     for array in (np.asfortranarray(plain), plain[::-1], plain[:, :, ::-1], read_only):
-        assert_right(tested, conv_classifier(), {"image": array}, executable.run({"image": array}))
+        assert_right(tested, classifier, {"image": array}, executable.run({"image": array}))
     executable.close()
 
 
 def test_first_operator_does_not_write_into_the_callers_array(tested):
-    model = chain(["Relu", "Neg"], shape=("N", 64))
+    model = taken(tested, chain(["Relu", "Neg"], shape=("N", 64)))
     executable = loaded(tested, model)
     feeds = random_arrays({"x": (5, 64)})
     assert_right(tested, model, random_arrays({"x": (5, 64)}), executable.run(feeds))
@@ -593,13 +687,14 @@ def test_names_and_order_of_inputs_and_outputs_are_the_graphs(tested):
         helper.make_node("Neg", ["hidden"], ["last"], "neg"),
     ]
     inputs = [tensor(name, ["N", 4]) for name in ("first", "second")]
-    model = make_model(nodes, inputs, [tensor(name, ["N", 4]) for name in ("last", "inner", "hidden")])
+    outputs = [tensor(name, ["N", 4]) for name in ("last", "inner", "hidden")]
+    model = taken(tested, make_model(nodes, inputs, outputs))
     executable = loaded(tested, model)
     feeds = random_arrays({"second": (3, 4), "first": (3, 4)})
     assert [spec.name for spec in executable.inputs] == ["first", "second"]
-    outputs = executable.run(feeds)
-    assert list(outputs) == ["last", "inner", "hidden"]
-    assert_right(tested, model, feeds, outputs)
+    results = executable.run(feeds)
+    assert list(results) == ["last", "inner", "hidden"]
+    assert_right(tested, model, feeds, results)
     executable.close()
 
 
@@ -695,19 +790,15 @@ ODD_GRAPHS = {
 
 @pytest.mark.parametrize("case", ODD_GRAPHS)
 def test_graph_is_run_right_or_refused(tested, case):
-    model = ODD_GRAPHS[case]
-    sizes = {"N": 3, "M": 5}
-    shapes = {
-        value.name: [dim.dim_value or sizes[dim.dim_param] for dim in value.type.tensor_type.shape.dim]
-        for value in model.graph.input
-    }
     if not computes(tested):
         pytest.skip(f"{tested.name} knows no shapes that nodes compute")
-    assert_right_or_refused(tested, model, random_arrays(shapes))
+    model = ODD_GRAPHS[case]
+    shapes = {value.name: sizes_of(value) for value in model.graph.input}
+    assert_right_or_refused(tested, taken(tested, model), random_arrays(shapes))
 
 
-def test_batch_without_rows_gives_results_without_rows(tested):
-    executable = loaded(tested, conv_classifier())
+def test_batch_without_rows_gives_results_without_rows(tested, classifier):
+    executable = loaded(tested, classifier)
     try:
         outputs = executable.run(images(0))
     except EngineError:

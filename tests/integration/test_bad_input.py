@@ -752,7 +752,7 @@ def test_output_in_a_folder_that_does_not_exist_is_refused(refused, classifier, 
     [
         (["--precision", "fp32,int4"], ["int4", "fp32, fp16, int8"]),
         (["--precision", "int8"], ["--calibration"]),
-        (["--budget", "f1=0.8"], ["f1=0.8", "top1, agreement, cosine"]),
+        (["--budget", "f1=0.8"], ["f1=0.8", "top1, map, agreement, cosine"]),
         (["--budget", "top1"], ["top1", "number"]),
         (["--budget", "top1=-1"], ["-1", "at least 0"]),
         (["--budget", "top1=nan"], ["nan", "number"]),
@@ -771,7 +771,7 @@ def test_option_that_cannot_be_used_is_refused(refused_here, classifier, target,
     ("options", "says"),
     [
         (["--precision", "int4"], ["int4", "fp32, fp16, int8"]),
-        (["--budget", "f1=0.8"], ["f1=0.8", "top1, agreement, cosine"]),
+        (["--budget", "f1=0.8"], ["f1=0.8", "top1, map, agreement, cosine"]),
     ],
 )
 def test_unknown_precision_and_budget_are_refused(refused, classifier, target, options, says):

@@ -77,7 +77,9 @@ def build(
     evaluation: Annotated[
         Path | None, typer.Option("--eval", help="Folder, CSV or .npz to measure accuracy on.")
     ] = None,
-    budget: Annotated[str | None, typer.Option(help="top1=0.8 or agreement=2 (points), or cosine=0.001.")] = None,
+    budget: Annotated[
+        str | None, typer.Option(help="top1=0.8, map=1 or agreement=2 (points), or cosine=0.001.")
+    ] = None,
     precision: Annotated[
         str | None, typer.Option(help="Such as fp32,int8; all that the data allows by default.")
     ] = None,
@@ -327,13 +329,22 @@ def verify(
 
 
 @app.command()
-def devices(as_json: Json = False) -> None:
+def devices(
+    install: Annotated[
+        str | None,
+        typer.Option(metavar="ENGINE", help="Make the environment of its own that this engine needs, such as rknn."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
     """List engines, whether they are installed, and the devices that they reach."""
     with reporting_errors(as_json=as_json):
         from dataclasses import asdict
 
         from sanderling.run.devices import list_engines
 
+        if install is not None:
+            _install(install, as_json=as_json)
+            return
         states = list_engines()
         value = {"engines": [asdict(state) for state in states]}
         print_result(value, as_json=as_json, show=lambda console: _present().engines(console, states))
@@ -354,6 +365,19 @@ def demo(
         with RichProgress() as progress:
             story = tell(output, progress)
         print_result(story.summary(), as_json=as_json, show=lambda console: _present().story(console, story))
+
+
+def _install(name: str, *, as_json: bool) -> None:
+    from sanderling.cli.progress import RichProgress
+    from sanderling.core.files import folder_size_bytes
+    from sanderling.run.engines import environment_of
+
+    environment = environment_of(name)
+    with RichProgress() as progress:
+        environment.install(progress)
+    size_bytes = folder_size_bytes(environment.folder)
+    value = {"environment": {"name": name, "folder": str(environment.folder), "size_bytes": size_bytes}}
+    print_result(value, as_json=as_json, show=lambda console: _present().environment(console, environment, size_bytes))
 
 
 def _present() -> Any:  # noqa: ANN401 - a module

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from sanderling.measure.tune import TuneResult
     from sanderling.measure.verify import VerifyResult
     from sanderling.run.devices import EngineState
+    from sanderling.run.engines.base import Installation
     from sanderling.tasks.vision import Label
     from sanderling.workshop.pipeline import BuildResult
 
@@ -195,17 +196,23 @@ def verify_result(console: Console, result: VerifyResult) -> None:
 
 
 def engines(console: Console, states: Sequence[EngineState]) -> None:
-    """Engines with their devices, or how to install them."""
+    """Engines with their devices, and how to install the others."""
     rows = []
     for state in states:
-        if not state.availability.installed:
-            rows.append([state.name, "not installed", state.availability.hint, "", "", ""])
         for device in state.devices:
             memory = megabytes(device.memory_bytes) if device.memory_bytes else ""
             name = f"{state.name} {state.availability.version}"
             rows.append([name, device.device, device.kind, device.fidelity, memory, ", ".join(device.precisions)])
     titles = ("engine", "device", "kind", "fidelity", "memory", "precisions")
     console.print(table([(title, title == "memory") for title in titles], rows))
+    for state in states:
+        if not state.availability.installed:
+            console.print(f"{state.name} is not installed: {state.availability.hint}", markup=False, soft_wrap=True)
+
+
+def environment(console: Console, made: Installation, size_bytes: int) -> None:
+    """Where an environment is."""
+    console.print(f"environment '{made.name}' is ready: {made.folder}, {megabytes(size_bytes)}", soft_wrap=True)
 
 
 def story(console: Console, told: Story) -> None:

@@ -11,7 +11,9 @@ from pathlib import Path
 import psutil
 from pydantic import BaseModel, ConfigDict
 
-_PACKAGES = ("sanderling", "onnxruntime", "openvino", "ncnn", "onnx", "onnx-ir", "onnxslim", "numpy", "torch")
+_PACKAGES = (
+    "sanderling", "onnxruntime", "openvino", "ncnn", "ai-edge-litert", "onnx", "onnx-ir", "onnxslim", "numpy", "torch"
+)  # fmt: skip
 _INT8_FLAGS = ("avx2", "avx512f", "avx_vnni", "avx512_vnni", "amx_int8", "asimddp", "i8mm")
 
 

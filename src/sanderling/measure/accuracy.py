@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -14,10 +13,11 @@ from sanderling.core.errors import OptionError
 from sanderling.core.progress import Progress
 from sanderling.core.statistics import binomial_upper, mean_upper, paired_drop_upper, sqnr_db
 from sanderling.core.tensor import Array, Feeds, TensorSpec
+from sanderling.measure.average_precision import Matches, map_drop_upper, match, mean_average_precision
+from sanderling.measure.detection import Objects, detector_classes, read_detections
 from sanderling.measure.samples import Samples
-from sanderling.model.manifest import Accuracy, Budget
+from sanderling.model.manifest import Accuracy, Budget, Metric
 
-Metric = Literal["top1", "agreement", "cosine"]
 Run = Callable[[Feeds], dict[str, Array]]
 _ELEMENT_BYTES = 4
 _BATCH_BYTES = 1 << 20
@@ -49,14 +49,21 @@ class OutputRecord:
     """What one variant gave for every sample, compared row by row with FP32."""
 
     predictions: list[npt.NDArray[np.int64]] = field(default_factory=list)
+    matches: list[Matches] = field(default_factory=list)
     cosines: dict[str, list[npt.NDArray[np.float64]]] = field(default_factory=dict)
     signals: dict[str, list[npt.NDArray[np.float64]]] = field(default_factory=dict)
     noises: dict[str, list[npt.NDArray[np.float64]]] = field(default_factory=dict)
 
     def add(
-        self, reference: Mapping[str, Array], outputs: Mapping[str, Array], *, samples: int, classify: bool
+        self,
+        reference: Mapping[str, Array],
+        outputs: Mapping[str, Array],
+        *,
+        samples: int,
+        classify: bool,
+        objects: Objects | None = None,
     ) -> None:
-        """Add one call's outputs, which hold ``samples`` samples along their first axis."""
+        """Add one call's outputs, which hold ``samples`` samples along their first axis; ``objects`` are theirs."""
         for name, expected in reference.items():
             x = expected.astype(np.float64).reshape(samples, -1)
             y = outputs[name].astype(np.float64).reshape(samples, -1)
@@ -66,6 +73,8 @@ class OutputRecord:
             self.cosines.setdefault(name, []).append(_row_cosines(x, y))
         if classify:
             self.predictions.append(_top1(next(iter(outputs.values()))))
+        if objects is not None:
+            self.matches.append(match(read_detections(next(iter(outputs.values()))), objects))
 
     def predicted(self) -> npt.NDArray[np.int64]:
         """First class of every sample, shape (n,); −1 where an output was not finite."""
@@ -108,14 +117,20 @@ def compare_outputs(
     classify: bool,
     progress: Progress,
 ) -> dict[str, OutputRecord]:
-    """Run FP32 and every variant over the samples, batch by batch, and compare; keyed as ``variants``."""
+    """Run FP32 and every variant over the samples, batch by batch, and compare; keyed as ``variants``.
+
+    Where the samples have objects, the outputs are a detector's, and its detections are matched with them.
+    """
     records = {name: OutputRecord() for name in variants}
+    done = 0
     for feeds in samples.batches(batch):
         count = 1 if samples.whole else len(next(iter(feeds.values())))
+        objects = None if samples.objects is None else samples.objects.pick(slice(done, done + count))
         expected = reference(feeds)
         for name, run in variants.items():
             outputs = expected if run is reference else run(feeds)
-            records[name].add(expected, outputs, samples=count, classify=classify)
+            records[name].add(expected, outputs, samples=count, classify=classify, objects=objects)
+        done += count
         progress.advance(count)
     return records
 
@@ -123,21 +138,43 @@ def compare_outputs(
 def metric_for(budget: Budget | None, outputs: tuple[TensorSpec, ...], *, labelled: bool) -> Metric:
     """The metric that a model is judged by: the budget's, or what the data allows.
 
-    Without labels a ``top1`` budget is held by agreement: top-1 cannot fall further than predictions change.
+    Without labels a ``top1`` budget is held by agreement: top-1 cannot fall further than predictions change. Nothing
+    holds a ``map`` budget without boxes.
+
+    Args:
+        budget: that was asked for.
+        outputs: of the model.
+        labelled: the evaluation data has labels (a classifier's) or objects (a detector's).
 
     Raises:
-        OptionError: the budget is in a classifier's metric, and the model is none.
+        OptionError: the budget is in a metric that is for another kind of model, or that the data does not allow.
     """
+    if budget is not None and budget.metric == "map":
+        _check_map_budget(budget, outputs, labelled=labelled)
+        return "map"
     if classifier_classes(outputs) is None:
         if budget is not None and budget.metric != "cosine":
             raise OptionError(
                 f"budget {budget.metric}={budget.limit:g} is for classifiers with one float output (N, classes): the "
                 f"outputs are {'; '.join(map(str, outputs))}; give cosine=0.01"
             )
-        return "cosine"
+        return "map" if budget is None and labelled and detector_classes(outputs) is not None else "cosine"
     if budget is not None and budget.metric != "top1":
         return budget.metric
     return "top1" if labelled else "agreement"
+
+
+def _check_map_budget(budget: Budget, outputs: tuple[TensorSpec, ...], *, labelled: bool) -> None:
+    if detector_classes(outputs) is None:
+        raise OptionError(
+            f"budget map={budget.limit:g} is for detectors with one float output (N, 4 + classes, anchors): "
+            f"the outputs are {'; '.join(map(str, outputs))}"
+        )
+    if not labelled:
+        raise OptionError(
+            f"budget map={budget.limit:g} needs to know what is on the pictures: give --eval FILE.npz with the arrays "
+            "boxes (N, m, 4) and classes (N, m), or cosine=0.01"
+        )
 
 
 def judge(
@@ -154,12 +191,15 @@ def judge(
         record: of the variant.
         reference: of FP32 on the same samples.
         labels: int64, shape (n,); needed for ``top1``.
-        metric: ``top1`` and ``agreement`` for classifiers, ``cosine`` (of the worst output) for any model.
+        metric: ``top1`` and ``agreement`` for classifiers, ``map`` for detectors whose records hold matches,
+            ``cosine`` (of the worst output) for any model.
         seed: of the bootstrap.
     """
     if metric == "top1":
         assert labels is not None
         value, drop, upper = _judge_top1(record, reference, labels, seed)
+    elif metric == "map":
+        value, drop, upper = _judge_map(record, reference, seed)
     elif metric == "agreement":
         value, drop, upper = _judge_agreement(record, reference)
     else:
@@ -183,6 +223,12 @@ def _judge_top1(
     lost, won = int((before & ~now).sum()), int((~before & now).sum())
     upper = paired_drop_upper(lost, won, len(labels), seed=seed)
     return 100.0 * float(now.mean()), 100.0 * (lost - won) / len(labels), 100.0 * upper
+
+
+def _judge_map(record: OutputRecord, reference: OutputRecord, seed: int) -> tuple[float, float, float]:
+    before, now = Matches.joined(reference.matches), Matches.joined(record.matches)
+    value = mean_average_precision(now)
+    return value, mean_average_precision(before) - value, map_drop_upper(before, now, seed=seed)
 
 
 def _judge_agreement(record: OutputRecord, reference: OutputRecord) -> tuple[float, float, float]:

@@ -92,7 +92,9 @@ def bisect(
 
 
 def _run(data: bytes, name: str, feeds: dict[str, Array], optimization: Optimization) -> dict[str, Array]:
-    executable = engine(name).load(data, EngineOptions(optimization=optimization))
+    found = engine(name)
+    options = EngineOptions(optimization=optimization, compute=found.devices()[0].computes[0])
+    executable = found.load(data, options)
     try:
         return executable.run(feeds)
     finally:

@@ -14,6 +14,7 @@ from sanderling.core.arrays import read_npz
 from sanderling.core.errors import DataError, TensorError, first_line
 from sanderling.core.progress import Event, Progress
 from sanderling.core.tensor import Array, TensorSpec, check_feeds
+from sanderling.measure.detection import Objects, read_objects
 from sanderling.model.preprocessing import Preprocessing
 from sanderling.run.pictures import PICTURE_SUFFIXES, fit_pixels, normalize, read_pixels
 
@@ -29,6 +30,7 @@ class Samples:
     Attributes:
         inputs: per input name, all samples along the first axis; pictures stay uint8 (N, H, W, C) until used.
         labels: int64, shape (n,), or None.
+        objects: boxes and classes on each picture, or None.
         names: of each sample, for messages.
         preprocessing: turns pictures into the model's input; None when ``inputs`` fit as they are.
         whole: inputs without a batch axis of 1: a call takes one sample as it is.
@@ -39,6 +41,7 @@ class Samples:
     names: tuple[str, ...] = field(repr=False)
     preprocessing: Preprocessing | None = None
     whole: frozenset[str] = frozenset()
+    objects: Objects | None = None
 
     def __len__(self) -> int:
         return len(self.names)
@@ -68,7 +71,13 @@ class Samples:
             tuple(self.names[index] for index in chosen),
             self.preprocessing,
             self.whole,
+            None if self.objects is None else self.objects.pick(chosen),
         )
+
+    @property
+    def labelled(self) -> bool:
+        """Whether it is known what is right: a class or the objects of each sample."""
+        return self.labels is not None or self.objects is not None
 
 
 def inputs_without_batch(inputs: Sequence[TensorSpec]) -> frozenset[str]:
@@ -181,6 +190,7 @@ class SampleReader:
     def _read_arrays(self, path: Path) -> Samples:
         arrays = read_npz(path)
         labels = arrays.pop("labels", None)
+        truth = self._pop_objects(arrays)
         counts = {array.shape[0] if array.ndim else 0 for array in arrays.values()}
         if len(counts) != 1 or 0 in counts:
             shapes = ", ".join(f"{name} {list(array.shape)}" for name, array in arrays.items()) or "no arrays"
@@ -188,16 +198,30 @@ class SampleReader:
         count = counts.pop()
         names = tuple(f"row {row}" for row in range(count))
         numbers = self._numbers(labels, count, path)
+        objects = self._objects(truth, count, path)
         if self.preprocessing is not None and self._holds_pictures(arrays):
             name, pictures = next(iter(arrays.items()))
+            if objects is not None:
+                _check_kept_size(pictures, self.preprocessing, path)
             pixels = np.stack([fit_pixels(picture, self.preprocessing) for picture in pictures])
-            return Samples({name: pixels}, numbers, names, self.preprocessing)
-        samples = Samples(arrays, numbers, names, whole=inputs_without_batch(self.inputs))
+            return Samples({name: pixels}, numbers, names, self.preprocessing, objects=objects)
+        samples = Samples(arrays, numbers, names, whole=inputs_without_batch(self.inputs), objects=objects)
         try:
             check_feeds(samples.one(0), self.inputs)
         except TensorError as error:
             raise DataError(f"{path}: {error}") from error
         return samples
+
+    def _pop_objects(self, arrays: dict[str, Array]) -> tuple[Array, Array] | None:
+        """Take ``boxes`` and ``classes`` out of the arrays, unless they are inputs of the model."""
+        given = {"boxes", "classes"} <= arrays.keys() - {spec.name for spec in self.inputs}
+        return (arrays.pop("boxes"), arrays.pop("classes")) if given else None
+
+    def _objects(self, truth: tuple[Array, Array] | None, count: int, path: Path) -> Objects | None:
+        try:
+            return None if truth is None else read_objects(*truth, count=count)
+        except DataError as error:
+            raise DataError(f"{path}: {error}") from error
 
     def _holds_pictures(self, arrays: dict[str, Array]) -> bool:
         """Whether the arrays are uint8 pictures that stand for the model's one float input."""
@@ -232,6 +256,16 @@ def check_labels(samples: Samples, classes: int) -> None:
     low, high = int(samples.labels.min()), int(samples.labels.max())
     if low < 0 or high >= classes:
         raise DataError(f"labels go from {low} to {high}: the model's output has {classes} classes (0…{classes - 1})")
+
+
+def _check_kept_size(pictures: Array, preprocessing: Preprocessing, path: Path) -> None:
+    """Boxes are in pixels of the model's input: pictures that come with boxes must have its size already."""
+    size = (preprocessing.height, preprocessing.width)
+    if pictures.shape[1:3] != size or (preprocessing.resize == "shorter" and preprocessing.resize_to != min(size)):
+        raise DataError(
+            f"{path} holds boxes, and --preprocess changes pictures {list(pictures.shape)} to {size[0]}×{size[1]}: "
+            'give pictures and boxes in the size of the model\'s input, and "resize": "none"'
+        )
 
 
 def _check_finite(samples: Samples, path: Path) -> None:

@@ -13,7 +13,6 @@ from sanderling.core.errors import DataError, EngineError, ModelError, Sanderlin
 from sanderling.core.machine import fingerprint
 from sanderling.core.progress import Progress, Silent
 from sanderling.measure.accuracy import (
-    Metric,
     classifier_classes,
     compare_outputs,
     evaluation_batch,
@@ -21,10 +20,11 @@ from sanderling.measure.accuracy import (
     metric_for,
     within_budget,
 )
+from sanderling.measure.detection import check_objects
 from sanderling.measure.golden import wrong_outputs
 from sanderling.measure.samples import SampleReader, check_labels
 from sanderling.measure.tune.stable import Stable, candidate_of
-from sanderling.model.manifest import Accuracy, Variant
+from sanderling.model.manifest import Accuracy, Metric, Variant
 from sanderling.model.package import GoldenVectors, Package
 from sanderling.run.engines import engine
 from sanderling.run.engines.base import EngineOptions
@@ -122,7 +122,7 @@ def _golden_check(package: Package, variant: Variant, golden: GoldenVectors, thr
 def _accuracy(
     package: Package, source: Path, threads: int, progress: Progress
 ) -> tuple[Metric, dict[Metric, dict[str, Accuracy]]]:
-    """The budget's metric, and every variant's accuracy in it; with labels in top-1 besides."""
+    """The budget's metric, and every variant's accuracy in it; with labels in top-1 besides, with objects in mAP."""
     manifest = package.manifest
     progress.stage("read evaluation data")
     samples = SampleReader(manifest.inputs, manifest.preprocessing, manifest.labels, progress).read(source)
@@ -130,6 +130,7 @@ def _accuracy(
     if samples.labels is not None and classes is None:
         raise DataError(f"{source} has labels, but the package's model is no classifier")
     check_labels(samples, classes or 0)
+    check_objects(samples.objects, manifest.outputs)
     executables = {
         variant.id: engine(variant.engines[0]).load(package.file(variant.file), EngineOptions(threads=threads))
         for variant in manifest.variants
@@ -143,8 +144,9 @@ def _accuracy(
     )
     for executable in executables.values():
         executable.close()
-    metric = metric_for(manifest.budget, manifest.outputs, labelled=samples.labels is not None)
-    metrics: list[Metric] = [metric] if samples.labels is None or metric == "top1" else [metric, "top1"]
+    metric = metric_for(manifest.budget, manifest.outputs, labelled=samples.labelled)
+    of_labels: Metric = "map" if samples.objects is not None else "top1"
+    metrics: list[Metric] = [metric] if not samples.labelled or metric == of_labels else [metric, of_labels]
     return metric, {
         wanted: {
             name: judge(record, records[reference], samples.labels, metric=wanted, seed=0)

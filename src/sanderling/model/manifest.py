@@ -12,6 +12,7 @@ from sanderling.model.plan import Plan
 from sanderling.model.preprocessing import Preprocessing
 
 SCHEMA_VERSION = 1
+Metric = Literal["top1", "map", "agreement", "cosine"]
 
 
 class _Record(BaseModel):
@@ -45,8 +46,9 @@ class Accuracy(_Record):
     """How a variant does on evaluation data, against FP32.
 
     Attributes:
-        metric: ``top1`` (labels), ``agreement`` (same first class as FP32), or ``cosine`` (of the outputs).
-        value: percent for ``top1`` and ``agreement``; in [-1, 1] for ``cosine``.
+        metric: ``top1`` (labels), ``map`` (boxes, mAP50-95), ``agreement`` (same first class as FP32), or ``cosine``
+            (of the outputs).
+        value: percent for ``top1``, ``map`` and ``agreement``; in [-1, 1] for ``cosine``.
         drop: FP32's value minus this one's, percentage points (``cosine``: 1 − cosine).
         drop_upper: upper 95 % confidence bound of ``drop``, of one variant by itself.
         samples: how many samples it was measured on.
@@ -54,7 +56,7 @@ class Accuracy(_Record):
         cosine: per output, cosine similarity with FP32, mean over the samples.
     """
 
-    metric: Literal["top1", "agreement", "cosine"]
+    metric: Metric
     value: float
     drop: float
     drop_upper: float
@@ -83,11 +85,11 @@ class Budget(_Record):
     """What accuracy may cost; held against the upper confidence bound.
 
     Attributes:
-        metric: ``top1`` or ``agreement`` (percentage points), or ``cosine`` (1 − cosine).
+        metric: ``top1``, ``map`` or ``agreement`` (percentage points), or ``cosine`` (1 − cosine).
         limit: largest drop allowed.
     """
 
-    metric: Literal["top1", "agreement", "cosine"]
+    metric: Metric
     limit: float = Field(ge=0)
 
 

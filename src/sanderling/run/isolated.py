@@ -17,17 +17,26 @@ from sanderling.core.errors import EngineError, SanderlingError
 from sanderling.core.tensor import Array, Feeds, TensorSpec
 from sanderling.run import wire
 from sanderling.run.engines.base import DeviceKind, EngineOptions, Placement
-from sanderling.run.worker import options_to
+from sanderling.run.worker import IN_WORKER, options_to
 
 LOAD_TIMEOUT_S = 120.0
 RUN_TIMEOUT_S = 60.0
 
 
 class Worker:
-    """One worker process, started on first use and again after a crash. Usable from several threads, in turn."""
+    """One worker process, started on first use and again after a crash. Usable from several threads, in turn.
 
-    def __init__(self, *, python: str = sys.executable) -> None:
-        self._python = python
+    Args:
+        python: its interpreter; this one by default.
+        path: where another interpreter finds Sanderling, and nothing else of ours, see ``environments.import_path``.
+        module: that serves, with ``run/worker.py``.
+    """
+
+    def __init__(
+        self, *, python: str = sys.executable, path: Path | None = None, module: str = "sanderling.run.worker"
+    ) -> None:
+        self._command = [python, "-m", module]
+        self._path = path
         self._process: subprocess.Popen[bytes] | None = None
         self._lock = threading.Lock()
         self._keys = itertools.count()
@@ -41,9 +50,13 @@ class Worker:
             ModelError: the engine does not take the graph.
             EngineError: the worker crashed or did not answer in time; the next call starts another.
         """
+        header = {"engine": engine, "model": str(model), "options": options_to(options)}
+        return self.load_as(header, timeout_s=timeout_s)
+
+    def load_as(self, header: dict[str, Any], *, timeout_s: float = LOAD_TIMEOUT_S) -> IsolatedExecutable:
+        """Load what ``header`` describes to the module that serves; errors as of ``load``."""
         key = next(self._keys)
-        header = {"command": "load", "engine": engine, "model": str(model), "options": options_to(options)}
-        answer, _ = self.call(key, header, {}, timeout_s=timeout_s)
+        answer, _ = self.call(key, {**header, "command": "load"}, {}, timeout_s=timeout_s)
         assert self._process is not None
         return IsolatedExecutable(self, key, self._process.pid, answer)
 
@@ -83,15 +96,23 @@ class Worker:
     def _running(self) -> subprocess.Popen[bytes]:
         if self._process is None or self._process.poll() is not None:
             self._process = subprocess.Popen(
-                [self._python, "-m", "sanderling.run.worker"],
+                self._command,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
                 bufsize=0,
+                env=self._variables(),
             )
             assert self._process.stdin is not None
             os.set_blocking(self._process.stdin.fileno(), False)
         return self._process
+
+    def _variables(self) -> dict[str, str]:
+        variables = {**os.environ, IN_WORKER: "1"}
+        if self._path is not None:
+            variables.pop("PYTHONHOME", None)
+            variables["PYTHONPATH"] = str(self._path)
+        return variables
 
     def _end(self) -> str:
         """End the process and say how it ended."""

@@ -7,6 +7,7 @@ engine whose package needs other versions of NumPy or ONNX runs in the Python of
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,8 +18,16 @@ from sanderling.run import wire
 from sanderling.run.engines import engine
 from sanderling.run.engines.base import Compute, EngineOptions, Executable, Optimization
 
+IN_WORKER = "SANDERLING_WORKER"  # set in the environment of every worker
+Load = Callable[[dict[str, Any]], Executable]
 
-def serve(source: int, sink: int) -> None:
+
+def load_by_engine(header: dict[str, Any]) -> Executable:
+    """Load a graph with the engine, from the file and with the options that a message names."""
+    return engine(header["engine"]).load(Path(header["model"]), options_from(header["options"]))
+
+
+def serve(source: int, sink: int, load: Load = load_by_engine) -> None:
     """Answer messages until the parent is gone."""
     loaded: dict[int, Executable] = {}
     while True:
@@ -27,7 +36,7 @@ def serve(source: int, sink: int) -> None:
         except wire.Closed:
             return
         try:
-            answer, outputs = _answer(header, arrays, loaded)
+            answer, outputs = _answer(header, arrays, loaded, load)
         except SanderlingError as error:
             answer, outputs = {"error": type(error).__name__, "message": str(error)}, {}
         except Exception as error:  # noqa: BLE001 - whatever an engine raises must reach the parent
@@ -36,11 +45,11 @@ def serve(source: int, sink: int) -> None:
 
 
 def _answer(
-    header: dict[str, Any], arrays: dict[str, Array], loaded: dict[int, Executable]
+    header: dict[str, Any], arrays: dict[str, Array], loaded: dict[int, Executable], load: Load
 ) -> tuple[dict[str, Any], dict[str, Array]]:
     command, key = header["command"], int(header["key"])
     if command == "load":
-        loaded[key] = engine(header["engine"]).load(Path(header["model"]), options_from(header["options"]))
+        loaded[key] = load(header)
         return _described(loaded[key]), {}
     if command == "run":
         return {}, loaded[key].run(arrays)
@@ -105,11 +114,11 @@ def options_from(value: dict[str, Any]) -> EngineOptions:
     )
 
 
-def main() -> None:
+def main(load: Load = load_by_engine) -> None:
     """Serve the parent; what libraries print goes to standard error instead of into the messages."""
     sink = os.dup(1)
     os.dup2(2, 1)
-    serve(0, sink)
+    serve(0, sink, load)
 
 
 if __name__ == "__main__":

@@ -11,8 +11,10 @@ import numpy as np
 from sanderling.core.errors import DataError, OptionError
 from sanderling.core.progress import Event, Progress
 from sanderling.core.tensor import TensorSpec, random_feeds
-from sanderling.measure.accuracy import Metric, classifier_classes, metric_for
+from sanderling.measure.accuracy import classifier_classes, metric_for
+from sanderling.measure.detection import check_objects, detector_classes
 from sanderling.measure.samples import SampleReader, Samples, check_labels, inputs_without_batch
+from sanderling.model.manifest import Metric
 from sanderling.model.preprocessing import Preprocessing, parse_preprocessing
 from sanderling.workshop.options import BuildOptions
 
@@ -54,7 +56,7 @@ def gather(
         DataError: labels or samples cannot be used.
     """
     classes = classifier_classes(outputs)
-    labels = read_labels(options.labels, classes) if options.labels else None
+    labels = read_labels(options.labels, classes or detector_classes(outputs)) if options.labels else None
     preprocessing = None
     if options.preprocess is not None:
         if len(inputs) != 1:
@@ -71,7 +73,8 @@ def gather(
             )
         check_labels(evaluation, classes)
     calibration, evaluation, origin = _divide(calibration, evaluation, inputs, options, progress)
-    metric = metric_for(options.budget, outputs, labelled=evaluation.labels is not None)
+    check_objects(evaluation.objects, outputs)
+    metric = metric_for(options.budget, outputs, labelled=evaluation.labelled)
     return Material(preprocessing, labels, calibration, evaluation, origin, metric)
 
 
@@ -89,7 +92,10 @@ def read_labels(name: str, classes: int | None) -> tuple[str, ...]:
         raise DataError(f"labels '{name}' do not exist: expected a text file with one class a line, or 'imagenet'")
     labels = tuple(line.strip() for line in text.splitlines() if line.strip())
     if classes is None:
-        raise DataError(f"labels '{name}' are given, but the model is no classifier with one output (N, classes)")
+        raise DataError(
+            f"labels '{name}' are given, but the model is no classifier with one output (N, classes), and no detector "
+            "with one (N, 4 + classes, anchors)"
+        )
     if len(labels) != classes:
         raise DataError(f"labels '{name}' have {len(labels)} lines: the model's output has {classes} classes")
     return labels

@@ -6,16 +6,16 @@ import math
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from sanderling.core.errors import OptionError
 from sanderling.core.precision import Precision
 from sanderling.core.tensor import TensorSpec, parse_shape
-from sanderling.model.manifest import Budget
+from sanderling.model.manifest import Budget, Metric
 
 _DTYPE = re.compile(r":(?P<dtype>[a-z]+[0-9]*)$")
 _DTYPES = ("float32", "float16", "float64", "int64", "int32", "int8", "uint8", "bool")
-_METRICS = ("top1", "agreement", "cosine")
+_METRICS = get_args(Metric)
 
 
 class InputOption(TensorSpec):
@@ -105,7 +105,7 @@ def parse_input(text: str) -> InputOption:
 
 
 def parse_budget(text: str) -> Budget:
-    """Read ``top1=0.8``, ``agreement=2`` (percentage points) or ``cosine=0.001``.
+    """Read ``top1=0.8``, ``map=1`` or ``agreement=2`` (percentage points), or ``cosine=0.001``.
 
     Raises:
         OptionError: the metric is unknown or the limit is no number of at least 0.

@@ -15,6 +15,8 @@ from sanderling.measure.accuracy import (
     metric_for,
     within_budget,
 )
+from sanderling.measure.average_precision import Matches, map_drop_upper
+from sanderling.measure.detection import Objects
 from sanderling.measure.samples import Samples
 from sanderling.model.manifest import Accuracy, Budget
 
@@ -174,6 +176,42 @@ def test_comparison_runs_every_sample_once_and_the_reference_only_once():
     assert len(np.concatenate(records["int8"].predictions)) == 10
 
 
+def detector_output(*boxes: tuple[float, float, float, float, float, float], anchors: int = 20) -> np.ndarray:
+    """One picture's output (1, 6, anchors): centre x, centre y, width, height, and the scores of two classes."""
+    raw = np.zeros((1, 6, anchors), np.float32)
+    raw[0, :, : len(boxes)] = np.array(boxes).T
+    return raw
+
+
+def scenes_of_one_square(count: int) -> Samples:
+    """Pictures that hold their own number, each with a square of class 1 from (5, 5) to (15, 15)."""
+    objects = Objects(np.tile([[[5.0, 5, 15, 15]]], (count, 1, 1)), np.ones((count, 1), np.int64))
+    inputs = {"x": np.arange(count, dtype=np.float32)[:, None]}
+    return Samples(inputs, None, tuple(map(str, range(count))), objects=objects)
+
+
+def test_detector_is_judged_by_map_on_the_objects_of_each_picture():
+    samples = scenes_of_one_square(10)
+    right, wrong = detector_output((10, 10, 10, 10, 0, 0.9)), detector_output((10, 10, 10, 10, 0.9, 0))
+
+    def reference(feeds):
+        return {"y": np.concatenate([right for _ in feeds["x"]])}
+
+    def variant(feeds):
+        return {"y": np.concatenate([wrong if number == 7 else right for number in feeds["x"]])}
+
+    runs = {"fp32": reference, "int8": variant}
+    records = compare_outputs(reference, runs, samples, batch=4, classify=False, progress=Recorder(Silent()))
+    own = judge(records["fp32"], records["fp32"], None, metric="map", seed=0)
+    got = judge(records["int8"], records["fp32"], None, metric="map", seed=0)
+    assert (own.metric, own.value, own.drop, own.drop_upper, own.samples) == ("map", pytest.approx(100), 0, 0, 10)
+    # 9 of 10 objects found, none invented: precision 1 at 91 of the 101 recalls (0 … 0.9).
+    assert got.value == pytest.approx(100 * 91 / 101)
+    assert got.drop == pytest.approx(100 * 10 / 101)
+    before, now = (Matches.joined(records[name].matches) for name in ("fp32", "int8"))
+    assert got.drop_upper == map_drop_upper(before, now, seed=0) > got.drop
+
+
 @pytest.mark.parametrize(
     ("shape", "dtype", "classes"),
     [
@@ -192,7 +230,7 @@ def test_classifier_has_one_float_output_of_rows_and_classes(shape, dtype, class
     assert classifier_classes((output, output)) is None
 
 
-@pytest.mark.parametrize("metric", ["top1", "agreement", "cosine"])
+@pytest.mark.parametrize("metric", ["top1", "map", "agreement", "cosine"])
 def test_budget_is_held_against_the_upper_bound_and_not_the_drop(metric):
     budget = Budget(metric=metric, limit=1.0)
     assert within_budget(accuracy_of(metric, drop=0.2, drop_upper=1.0), budget)
@@ -206,13 +244,16 @@ def test_agreement_holds_a_top1_budget():
     assert not within_budget(accuracy_of("agreement", drop=0.2, drop_upper=1.1), budget)
 
 
-@pytest.mark.parametrize(("measured", "asked"), [("cosine", "top1"), ("agreement", "cosine"), ("top1", "cosine")])
+@pytest.mark.parametrize(
+    ("measured", "asked"), [("cosine", "top1"), ("cosine", "map"), ("agreement", "cosine"), ("top1", "cosine")]
+)
 def test_other_metric_says_nothing_about_a_budget(measured, asked):
     assert not within_budget(accuracy_of(measured, drop=0, drop_upper=0), Budget(metric=asked, limit=100))
 
 
 CLASSIFIER = (TensorSpec(name="y", dtype="float32", shape=("N", 4)),)
 MAP = (TensorSpec(name="y", dtype="float32", shape=("N", 4, 8, 8)),)
+DETECTOR = (TensorSpec(name="y", dtype="float32", shape=("N", 6, 20)),)
 
 
 @pytest.mark.parametrize(
@@ -235,3 +276,23 @@ def test_classifier_is_judged_by_the_metric_of_its_budget(asked, labelled, expec
 def test_budget_of_a_classifier_is_refused_for_another_model(asked):
     with pytest.raises(OptionError, match=rf"budget {asked}=1 is for classifiers.*give cosine"):
         metric_for(Budget(metric=asked, limit=1), MAP, labelled=False)
+
+
+@pytest.mark.parametrize(
+    ("asked", "labelled", "expected"),
+    [(None, True, "map"), (None, False, "cosine"), ("map", True, "map"), ("cosine", True, "cosine")],
+)
+def test_detector_is_judged_by_map_where_its_objects_are_known(asked, labelled, expected):
+    budget = None if asked is None else Budget(metric=asked, limit=1)
+    assert metric_for(budget, DETECTOR, labelled=labelled) == expected
+
+
+def test_map_budget_without_boxes_is_refused():
+    with pytest.raises(OptionError, match=r"budget map=1 needs to know what is on the pictures: give --eval"):
+        metric_for(Budget(metric="map", limit=1), DETECTOR, labelled=False)
+
+
+@pytest.mark.parametrize("outputs", [CLASSIFIER, MAP])
+def test_map_budget_is_refused_for_a_model_that_is_no_detector(outputs):
+    with pytest.raises(OptionError, match=r"budget map=1 is for detectors"):
+        metric_for(Budget(metric="map", limit=1), outputs, labelled=True)

@@ -296,6 +296,76 @@ def test_npz_that_holds_no_arrays_is_told(tmp_path, kind):
     assert "data.npz" in complaint(source)
 
 
+# Boxes
+
+
+def square(count: int, **changes: np.ndarray) -> dict[str, np.ndarray]:
+    """Arrays of one box a picture, with classes 0 … count − 1, and none beside it."""
+    boxes = np.tile(np.float32([[1, 1, 5, 5], [0, 0, 0, 0]]), (count, 1, 1))
+    return {"boxes": boxes, "classes": np.stack([np.arange(count), np.full(count, -1)], axis=1), **changes}
+
+
+def test_boxes_stay_with_their_pictures(tmp_path):
+    source = put_arrays(tmp_path, image=np.zeros((4, 8, 8, 3), np.uint8), **square(4))
+    picked = reader().read(source).pick([2, 0])
+    assert picked.labelled
+    assert picked.labels is None
+    assert picked.objects.classes.tolist() == [[2, -1], [0, -1]]
+    assert picked.objects.boxes[0, 0].tolist() == [1, 1, 5, 5]
+
+
+def test_boxes_go_with_float_inputs_too(tmp_path):
+    samples = reader(preprocessing=None).read(put_arrays(tmp_path, image=floats(4, 3, 8, 8), **square(4)))
+    assert len(samples.objects) == 4
+
+
+def test_samples_without_boxes_and_labels_are_not_labelled(tmp_path):
+    assert not reader().read(put_arrays(tmp_path, image=floats(4, 3, 8, 8))).labelled
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"classes": np.zeros((4, 3), np.int64)}, "expected boxes (4, m, 4)"),
+        ({"boxes": np.zeros((4, 2, 4), np.float32)}, "box 0 of picture 0"),
+        ({"classes": np.full((4, 2), -1)}, "no picture has an object"),
+    ],
+)
+def test_boxes_that_cannot_be_used_are_told_with_their_file(tmp_path, changes, message):
+    source = put_arrays(tmp_path, image=np.zeros((4, 8, 8, 3), np.uint8), **square(4, **changes))
+    told = complaint(source)
+    assert str(source) in told
+    assert message in told
+
+
+@pytest.mark.parametrize(
+    "preprocessing",
+    [Preprocessing(width=8, height=8, resize="stretch"), Preprocessing(width=8, height=8, resize_to=8)],
+    ids=["stretch", "shorter"],
+)
+def test_pictures_with_boxes_need_the_size_of_the_input(tmp_path, preprocessing):
+    given = reader(preprocessing=preprocessing)
+    assert given.read(put_arrays(tmp_path, image=np.zeros((4, 8, 8, 3), np.uint8), **square(4))).objects is not None
+    told = complaint(put_arrays(tmp_path, image=np.zeros((4, 16, 16, 3), np.uint8), **square(4)), given)
+    assert "changes pictures [4, 16, 16, 3] to 8×8" in told
+    assert '"resize": "none"' in told
+
+
+def test_pictures_with_boxes_may_not_be_cropped(tmp_path):
+    given = reader(preprocessing=Preprocessing(width=8, height=8, resize_to=10))
+    assert "changes pictures" in complaint(
+        put_arrays(tmp_path, image=np.zeros((4, 8, 8, 3), np.uint8), **square(4)), given
+    )
+
+
+def test_input_named_as_the_boxes_is_an_input(tmp_path):
+    inputs = tuple(TensorSpec(name=name, dtype="float32", shape=("N", 3)) for name in ("boxes", "classes"))
+    given = reader(*inputs, preprocessing=None)
+    samples = given.read(put_arrays(tmp_path, boxes=floats(4, 3), classes=floats(4, 3)))
+    assert samples.objects is None
+    assert samples.inputs.keys() == {"boxes", "classes"}
+
+
 # Inputs without a batch axis
 
 

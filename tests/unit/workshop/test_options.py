@@ -54,7 +54,7 @@ def test_budget_of_nothing_is_allowed():
 
 @pytest.mark.parametrize("text", ["", "0.8", "top5=1", "TOP1=1", "=1"])
 def test_budget_without_a_known_metric_is_told_with_them(text):
-    with pytest.raises(OptionError, match="expected one of top1, agreement, cosine"):
+    with pytest.raises(OptionError, match="expected one of top1, map, agreement, cosine"):
         parse_budget(text)
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+from types import ModuleType
 
 from sanderling.core.errors import OptionError, UnavailableError
-from sanderling.run.engines.base import Engine
+from sanderling.run.engines.base import Engine, Installation
 
 DEFAULT_ENGINE = "onnxruntime"
 
@@ -35,6 +36,27 @@ def engine(name: str = DEFAULT_ENGINE) -> Engine:
 
 def known_engine(name: str) -> Engine:
     """The engine of that name, installed or not."""
-    module = importlib.import_module(f"{__name__}.{name}_")
-    found: Engine = module.ENGINE
+    found: Engine = _module(name).ENGINE
     return found
+
+
+def environment_of(name: str) -> Installation:
+    """The environment of its own that an engine needs, made or not.
+
+    Raises:
+        OptionError: there is no such engine, or it needs none.
+    """
+    own = {known: getattr(_module(known), "ENVIRONMENT", None) for known in engine_names()}
+    found: Installation | None = own.get(name)
+    if found is not None:
+        return found
+    known = ", ".join(engine for engine, environment in own.items() if environment is not None)
+    if name not in own:
+        raise OptionError(f"unknown engine '{name}': engines with an environment of their own are {known}")
+    hint = known_engine(name).availability().hint
+    told = f"it is installed with {hint}" if hint else "it is installed"
+    raise OptionError(f"engine '{name}' needs no environment of its own, {told}: those that do are {known}")
+
+
+def _module(name: str) -> ModuleType:
+    return importlib.import_module(f"{__name__}.{name}_")

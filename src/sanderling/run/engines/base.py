@@ -9,6 +9,7 @@ from typing import Protocol
 
 from sanderling.core.errors import OptionError
 from sanderling.core.precision import Precision
+from sanderling.core.progress import Progress
 from sanderling.core.tensor import Array, Feeds, TensorSpec
 
 
@@ -152,6 +153,26 @@ class Engine(Protocol):
             OptionError: an unknown device, or arithmetic that the device does not offer.
             ModelError: the engine does not take this graph; the message names the operator where it is known.
             EngineError: loading failed for another reason.
+        """
+
+
+class Installation(Protocol):
+    """What an engine needs of its own in the cache folder, made on request: its file calls it ``ENVIRONMENT``."""
+
+    @property
+    def name(self) -> str:
+        """The engine's."""
+
+    @property
+    def folder(self) -> Path:
+        """Where it is, or will be."""
+
+    def install(self, progress: Progress) -> None:
+        """Make it, unless it is ready.
+
+        Raises:
+            UnavailableError: something that is needed for it is missing; nothing is kept.
+            OutputError: the cache folder cannot be written.
         """
 
 

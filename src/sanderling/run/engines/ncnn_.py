@@ -33,6 +33,7 @@ from sanderling.core.errors import EngineError, ModelError, OutputError, first_l
 from sanderling.core.files import replacing, sha256_of
 from sanderling.core.precision import Precision
 from sanderling.core.tensor import Array, Feeds, TensorSpec
+from sanderling.model.rows import check_rows, has_rows, inferred_shapes, reads_first_axis, with_rows
 from sanderling.run.engines.base import (
     Availability,
     Compute,
@@ -53,13 +54,10 @@ _OLDEST = 20261020  # earlier programs say otherwise which axes they drop
 _NO_BATCH = 233  # ncnn's own number for "this tensor has no batch axis"
 _MOST_AXES = 4  # of a tensor in ncnn, batch not counted
 _CONVERT_S = 600
-_ROWS = 1009  # a prime that no other axis has: where it appears in a shape, rows are
 _SOFTWARE = re.compile("llvmpipe|lavapipe|swiftshader", re.IGNORECASE)
 _GPU_IS_CPU = 3  # ncnn's number for a Vulkan device that is a processor
 _COMPLAINTS = re.compile(r"^todo |not supported|unsupported|CreateSession failed|read_proto_from_binary failed")
 _PARAM, _BIN, _NET = "model.ncnn.param", "model.ncnn.bin", "net.json"
-_ALONG_AXIS = ("Softmax", "LogSoftmax", "Hardmax", "LpNormalization", "ArgMax", "ArgMin")
-_ACROSS_ROWS = ("CumSum", "MeanVarianceNormalization", "ReverseSequence", "ScatterND", "ScatterElements", "TopK")
 
 
 class Ncnn:
@@ -258,9 +256,9 @@ def _read(model: Path | bytes) -> _Graph:
     inputs, outputs = input_specs(proto), output_specs(proto)
     try:
         _check_float32(proto, (*inputs, *outputs))
-        by_row = _has_rows(inputs, outputs)
+        by_row = has_rows(inputs, outputs)
         if by_row:
-            _check_rows(proto)
+            check_rows(proto)
     except ModelError as error:
         raise ModelError(f"ncnn does not take {called}: {error}") from error
     return _Graph(proto, inputs, outputs, by_row, called)
@@ -280,112 +278,6 @@ def _check_float32(proto: onnx.ModelProto, specs: Sequence[TensorSpec]) -> None:
             raise ModelError(f"weight '{tensor.name}' is 16-bit: take the FP32 variant, and compute in fp16 or bf16")
 
 
-def _has_rows(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> bool:
-    """Whether the first axis of everything is dynamic, and nothing else is.
-
-    Raises:
-        ModelError: other axes are dynamic.
-    """
-    specs = (*inputs, *outputs)
-    if not any(spec.dynamic_axes for spec in specs):
-        return False
-    for spec in specs:
-        if spec.dynamic_axes != (0,):
-            raise ModelError(
-                f"'{spec}': pnnx needs fixed shapes, but for a first axis that all inputs and outputs share"
-            )
-    return True
-
-
-def _check_rows(proto: onnx.ModelProto) -> None:
-    """Show that rows along the first axis do not read each other.
-
-    The batch gets a size that no other axis has, and shapes are inferred: it must be the first axis, and no other,
-    of every float tensor that depends on an input, and no node may compute along it.
-
-    Raises:
-        ModelError: this cannot be shown.
-    """
-    shapes = _shapes(proto, _ROWS)
-    moving = {value.name for value in proto.graph.input}
-    for node in proto.graph.node:
-        if moving.isdisjoint(node.input):
-            continue
-        moving.update(node.output)
-        for name in node.output:
-            shape, is_float = shapes.get(name, ((), True))
-            if is_float and name and (_ROWS not in shape[:1] or _ROWS in shape[1:]):
-                raise _rows_error(node, f"its output has shape {_told(shape)}")
-        if _along_first_axis(node, proto, len(shapes.get(node.input[0], ((), True))[0])):
-            raise _rows_error(node, "it computes along the first axis")
-
-
-def _rows_error(node: onnx.NodeProto, reason: str) -> ModelError:
-    return ModelError(
-        f"operator {node.op_type} ('{node.name or node.output[0]}') may mix the rows of a batch ({reason}), "
-        "and ncnn runs a dynamic batch row by row; export the graph with a batch of 1"
-    )
-
-
-def _told(shape: tuple[int, ...]) -> str:
-    return str(["batch" if size == _ROWS else size or "?" for size in shape]).replace("'", "")
-
-
-def _shapes(proto: onnx.ModelProto, rows: int) -> dict[str, tuple[tuple[int, ...], bool]]:
-    """Shape of every tensor with a batch of ``rows`` (0 for an unknown axis), and whether it is float."""
-    import onnx
-
-    sized = _with_rows(proto, rows)
-    for value in sized.graph.output:
-        value.type.tensor_type.ClearField("shape")  # to be inferred: what is declared may be wrong
-    try:
-        inferred = onnx.shape_inference.infer_shapes(sized, data_prop=True).graph
-    except Exception as error:
-        raise ModelError(f"its shapes contradict each other: {first_line(error)}") from error
-    floats = (onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.DOUBLE, onnx.TensorProto.BFLOAT16)
-    return {
-        value.name: (
-            tuple(dim.dim_value for dim in value.type.tensor_type.shape.dim),
-            value.type.tensor_type.elem_type in floats,
-        )
-        for value in (*inferred.input, *inferred.value_info, *inferred.output)
-    }
-
-
-def _with_rows(proto: onnx.ModelProto, rows: int) -> onnx.ModelProto:
-    """A copy whose dynamic first axes are ``rows``; shapes noted inside it are dropped, as they were for others."""
-    import onnx
-
-    from sanderling.model.graph import set_shape, tensor_spec
-
-    copy = onnx.ModelProto()
-    copy.CopyFrom(proto)
-    del copy.graph.value_info[:]
-    for value in (*copy.graph.input, *copy.graph.output):
-        set_shape(value, tensor_spec(value).concrete_shape(rows))
-    return copy
-
-
-def _along_first_axis(node: onnx.NodeProto, proto: onnx.ModelProto, rank: int) -> bool:
-    """Whether a node reduces or normalises along the first axis of its input of ``rank`` axes."""
-    import onnx
-
-    attributes = {attribute.name: onnx.helper.get_attribute_value(attribute) for attribute in node.attribute}
-    if node.op_type in _ACROSS_ROWS or attributes.get("training_mode"):
-        return True
-    if node.op_type in _ALONG_AXIS:
-        return attributes.get("axis", 0 if node.op_type.startswith("Arg") else -1) in (0, -rank)
-    if not node.op_type.startswith("Reduce"):
-        return False
-    axes = attributes.get("axes")
-    if axes is None and len(node.input) > 1 and node.input[1]:
-        found = [tensor for tensor in proto.graph.initializer if tensor.name == node.input[1]]
-        axes = onnx.numpy_helper.to_array(found[0]).tolist() if found else None
-    if not axes:  # all of them
-        return not attributes.get("noop_with_empty_axes")
-    return not {0, -rank}.isdisjoint(axes)
-
-
 def _convert(graph: _Graph, folder: Path) -> _Net:
     """Run pnnx in ``folder``, which keeps all that it writes.
 
@@ -393,7 +285,7 @@ def _convert(graph: _Graph, folder: Path) -> _Net:
         ModelError: pnnx or ncnn does not take the graph.
         EngineError: pnnx could not be run, or took too long.
     """
-    proto = _with_rows(graph.proto, 1)
+    proto = with_rows(graph.proto, 1)
     try:
         (folder / "model.onnx").write_bytes(proto.SerializeToString())
         done = subprocess.run(
@@ -474,10 +366,10 @@ def _check_shape(shape: tuple[int, ...], axis: int) -> None:
 
 def _check_single_row(graph: _Graph) -> None:
     """pnnx drops the axis of size 1, and then converts a reduction along it to one along nothing."""
-    shapes = _shapes(graph.proto, 1)
+    shapes = inferred_shapes(graph.proto, 1)
     for node in graph.proto.graph.node:
         rank = len(shapes.get(node.input[0], ((), True))[0]) if node.input else 0
-        if node.op_type.startswith("Reduce") and _along_first_axis(node, graph.proto, rank):
+        if node.op_type.startswith("Reduce") and reads_first_axis(node, graph.proto, rank):
             raise ModelError(f"operator {node.op_type} ('{node.name}') reduces along the batch, which pnnx drops")
 
 

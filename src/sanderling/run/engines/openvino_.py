@@ -16,14 +16,17 @@ import re
 import sys
 import threading
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+import numpy as np
+import numpy.typing as npt
 import psutil
+from pydantic import BaseModel
 
 from sanderling.core.errors import EngineError, ModelError, OutputError, first_line
 from sanderling.core.files import replacing, sha256_of
@@ -60,6 +63,8 @@ _NOISE = re.compile(r"^(Exception from |Check '|FrontEnd API failed|Model wasn't
 _UNSUPPORTED = re.compile(r"No conversion rule found for operations: (.+)")
 _REFUSED = re.compile(r"unsupported|not supported|not implemented|cannot create", re.IGNORECASE)
 _DIGEST_BYTES = 32  # of the SHA-256 that a cache file begins with
+_FIXED_BYTES = _DIGEST_BYTES + 8  # and where its compiled graph starts
+_ALIGNED_BYTES = 64
 _IMPORTING = threading.Lock()
 
 
@@ -89,25 +94,23 @@ class OpenVino:
         """
         device = choose_device(self.devices(), options)
         plugin = next(name for name in _core().available_devices if _public_name(name) == device.device)
-        graph = _read(model)
         target = _Target(plugin, _settings(device, options))
+        entry = _cache_entry(model, target, options.cache)
+        loaded = _from_cache(entry, model, target) if entry is not None else None
         note = ""
-        compiled = None
-        entry = _cache_entry(graph, target, options.cache)
-        if entry is not None:
-            compiled = _from_cache(entry, target)
-        if compiled is None:
-            compiled = _compiled(graph, target)
-            note = _to_cache(entry, compiled) if entry is not None else ""
-        placement = _placement(compiled, device, target, note)
-        return OpenVinoExecutable(compiled, graph, placement)
+        if loaded is None:
+            graph = _read(model)
+            loaded = _Loaded(_compiled(graph, target), graph)
+            note = _to_cache(entry, loaded) if entry is not None else ""
+        return OpenVinoExecutable(loaded, _placement(loaded.compiled, device, target, note))
 
 
 class OpenVinoExecutable:
     """One compiled graph; every call has an infer request of its own, and requests are used again."""
 
-    def __init__(self, compiled: Any, graph: _Graph, placement: Placement) -> None:  # noqa: ANN401 - untyped
-        self._compiled = compiled
+    def __init__(self, loaded: _Loaded, placement: Placement) -> None:
+        compiled, graph = loaded.compiled, loaded.graph
+        self._loaded: _Loaded | None = loaded
         self._idle: deque[Any] = deque()
         self.placement = placement
         self.inputs = graph.inputs
@@ -122,18 +125,18 @@ class OpenVinoExecutable:
         Raises:
             EngineError: execution failed, or the graph is closed.
         """
-        compiled = self._compiled
-        if compiled is None:
+        loaded = self._loaded  # held until the call ends, with the memory that its weights may be in
+        if loaded is None:
             raise EngineError("openvino: the graph is closed; load the package again")
         try:
             if self._check_shapes:
                 self._check_shapes(tuple(feeds[name].shape for name in self._fed))
-            request = self._request(compiled)
+            request = self._request(loaded.compiled)
             results = request.infer({name: feeds[name] for name in self._fed}, share_inputs=True)  # outputs are copies
         except Exception as error:
             raise EngineError(f"openvino failed while executing: {_reason(error)}") from error
         self._idle.append(request)
-        if self._compiled is None:  # closed meanwhile
+        if self._loaded is None:  # closed meanwhile
             self._idle.clear()
         return {name: results[position] for name, position in self._positions.items()}
 
@@ -145,7 +148,7 @@ class OpenVinoExecutable:
 
     def close(self) -> None:
         """Drop the compiled graph and its requests."""
-        self._compiled = None
+        self._loaded = None
         self._idle.clear()
 
 
@@ -156,7 +159,24 @@ class _Graph:
     source: Path | bytes
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
-    sha256: str  # of the graph and of its external data
+    external: Mapping[str, str]  # file of external data to its SHA-256
+
+
+class _Header(BaseModel):
+    """What a cache file says before the compiled graph, so that the ONNX graph need not be parsed again."""
+
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    external: dict[str, str]
+
+
+@dataclass(frozen=True)
+class _Loaded:
+    """A compiled graph; ``blob`` is what it was read from, which OpenVINO does not keep alive."""
+
+    compiled: Any
+    graph: _Graph
+    blob: npt.NDArray[np.uint8] | None = None
 
 
 @dataclass(frozen=True)
@@ -244,21 +264,25 @@ def _read(model: Path | bytes) -> _Graph:
         raise ModelError(f"openvino does not take {_called(model)}: {first_line(error)}") from error
     if not proto.graph.output:
         raise ModelError(f"openvino does not take {_called(model)}: it is no ONNX graph, or is cut short")
-    digest = hashlib.sha256(data)
-    if isinstance(model, Path):
-        for file in _external_files(proto, model.parent):
-            digest.update(sha256_of(file).encode() if file.is_file() else b"missing")
-    return _Graph(model, input_specs(proto), output_specs(proto), digest.hexdigest())
+    external = _hashes(model, _external_files(proto))
+    return _Graph(model, input_specs(proto), output_specs(proto), external)
 
 
-def _external_files(proto: onnx.ModelProto, folder: Path) -> list[Path]:
+def _hashes(model: Path | bytes, locations: Iterable[str]) -> dict[str, str]:
+    """SHA-256 of each file of external data beside the graph."""
+    if not isinstance(model, Path):
+        return {}
+    files = {location: model.parent / location for location in locations}
+    return {location: sha256_of(file) if file.is_file() else "missing" for location, file in files.items()}
+
+
+def _external_files(proto: onnx.ModelProto) -> list[str]:
     from sanderling.model.graph import all_nodes
 
     attributes = [attribute for node in all_nodes(proto.graph) for attribute in node.attribute]
     tensors = [*proto.graph.initializer, *(attribute.t for attribute in attributes)]
     tensors += [tensor for attribute in attributes for tensor in attribute.g.initializer]
-    locations = {entry.value for tensor in tensors for entry in tensor.external_data if entry.key == "location"}
-    return [folder / location for location in sorted(locations)]
+    return sorted({entry.value for tensor in tensors for entry in tensor.external_data if entry.key == "location"})
 
 
 def _compiled(graph: _Graph, target: _Target) -> Any:  # noqa: ANN401 - the runtime is untyped
@@ -278,14 +302,14 @@ def _compiled(graph: _Graph, target: _Target) -> Any:  # noqa: ANN401 - the runt
         ) from error
 
 
-def _cache_entry(graph: _Graph, target: _Target, cache: Path | None) -> Path | None:
+def _cache_entry(model: Path | bytes, target: _Target, cache: Path | None) -> Path | None:
     """File for this graph, engine, device and settings; None without a cache, or where the device cannot export."""
     core = _core()
     offered = core.get_property(target.plugin, "OPTIMIZATION_CAPABILITIES")
-    if cache is None or "EXPORT_IMPORT" not in offered:
+    if cache is None or "EXPORT_IMPORT" not in offered or (isinstance(model, Path) and not model.is_file()):
         return None
     described = (
-        graph.sha256,
+        sha256_of(model) if isinstance(model, Path) else hashlib.sha256(model).hexdigest(),
         metadata.version("openvino"),
         target.plugin,
         str(core.get_property(target.plugin, "FULL_DEVICE_NAME")),
@@ -295,22 +319,36 @@ def _cache_entry(graph: _Graph, target: _Target, cache: Path | None) -> Path | N
     return cache / f"openvino-{hashlib.sha256(repr(described).encode()).hexdigest()[:32]}.blob"
 
 
-def _from_cache(entry: Path, target: _Target) -> Any | None:  # noqa: ANN401 - the runtime is untyped
-    """The compiled graph, or None when it is not there, damaged, or refused by OpenVINO."""
+def _from_cache(entry: Path, model: Path | bytes, target: _Target) -> _Loaded | None:
+    """The compiled graph, or None when it is not there, damaged, of other external data, or refused by OpenVINO."""
     try:
-        with entry.open("rb") as stream:
-            digest, blob = stream.read(_DIGEST_BYTES), stream.read()
-        if hashlib.sha256(blob).digest() != digest:
+        data = np.fromfile(entry, np.uint8)
+        if hashlib.sha256(data[_DIGEST_BYTES:].data).digest() != data[:_DIGEST_BYTES].tobytes():
             return None
-        return _core().import_model(blob, target.plugin, dict(target.settings))
-    except (OSError, RuntimeError):
+        start = int.from_bytes(data[_DIGEST_BYTES:_FIXED_BYTES].tobytes(), "little")
+        header = _Header.model_validate_json(data[_FIXED_BYTES:start].tobytes())
+        if _hashes(model, header.external) != header.external:
+            return None
+        compiled = _imported(data[start:], target)
+    except (OSError, ValueError, RuntimeError):
         return None
+    return _Loaded(compiled, _Graph(model, header.inputs, header.outputs, header.external), data)
 
 
-def _to_cache(entry: Path, compiled: Any) -> str:  # noqa: ANN401 - the runtime is untyped
+def _imported(blob: npt.NDArray[np.uint8], target: _Target) -> Any:  # noqa: ANN401 - the runtime is untyped
+    from openvino import Tensor
+
+    return _core().import_model(Tensor(blob, shared_memory=True), target.plugin, dict(target.settings))
+
+
+def _to_cache(entry: Path, loaded: _Loaded) -> str:
     """Keep the compiled graph. A cache that cannot be written costs time only: the answer says why."""
-    blob = compiled.export_model()
-    data = blob if isinstance(blob, bytes) else blob.getvalue()
+    blob, graph = loaded.compiled.export_model(), loaded.graph
+    header = _Header(inputs=graph.inputs, outputs=graph.outputs, external=dict(graph.external)).model_dump_json()
+    told = header.encode()
+    told += b" " * (-(_FIXED_BYTES + len(told)) % _ALIGNED_BYTES)
+    start = (_FIXED_BYTES + len(told)).to_bytes(_FIXED_BYTES - _DIGEST_BYTES, "little")
+    data = b"".join((start, told, blob if isinstance(blob, bytes) else blob.getbuffer()))
     try:
         entry.parent.mkdir(parents=True, exist_ok=True)
         with replacing(entry) as temporary, temporary.open("wb") as stream:

@@ -9,6 +9,7 @@ import numpy as np
 import onnx
 
 from sanderling.model.graph import sorted_nodes
+from sanderling.workshop.quantize.sensitive import sensitive_nodes
 from sanderling.workshop.quantize.thresholds import Range
 
 _OPERATORS = (
@@ -33,6 +34,8 @@ def is_quantized(model: onnx.ModelProto) -> bool:
 
 def to_int8(model: onnx.ModelProto, ranges: Mapping[str, Range]) -> onnx.ModelProto:
     """Quantise weights to int8 per output channel (symmetric) and activations to uint8 per tensor.
+
+    Nodes that ``sensitive_nodes`` names stay float.
 
     Args:
         model: simplified FP32 graph with named nodes; it is left alone.
@@ -59,7 +62,7 @@ def to_int8(model: onnx.ModelProto, ranges: Mapping[str, Range]) -> onnx.ModelPr
             activation_qType=QuantType.QUInt8,
             tensors_range=TensorsData(CalibrationMethod.MinMax, spans),
             nodes_to_quantize=[],
-            nodes_to_exclude=[],
+            nodes_to_exclude=sensitive_nodes(copy),
             op_types_to_quantize=list(_OPERATORS),
             extra_options={},
         )

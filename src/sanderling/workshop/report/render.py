@@ -9,7 +9,12 @@ from sanderling.model.manifest import Manifest, Variant
 from sanderling.workshop.evidence import Evidence
 from sanderling.workshop.report.charts import Bar, Point, bars, profile, scatter
 
-_UNITS = {"top1": "points of top-1", "agreement": "points of agreement with FP32", "cosine": "1 − cosine"}
+_UNITS = {
+    "top1": "points of top-1",
+    "map": "points of mAP50-95",
+    "agreement": "points of agreement with FP32",
+    "cosine": "1 − cosine",
+}
 _WORST_LAYERS = 12
 
 

@@ -1,0 +1,19 @@
+"""Engines that are installed on request, as a user would: into the cache folder, once for all sessions."""
+
+from __future__ import annotations
+
+import functools
+
+from sanderling.core.errors import UnavailableError
+from sanderling.core.progress import Silent
+from sanderling.run.mindspore_lite.library import Libraries
+
+
+@functools.cache
+def install_mindspore() -> str:
+    """Fetch and compile what is not here yet; the reason where a compiler or the wheel cannot be had, else nothing."""
+    try:
+        Libraries().install(Silent())
+    except UnavailableError as error:
+        return str(error)
+    return ""
