@@ -43,12 +43,10 @@ try:
         from torchao.quantization.pt2e import (
             disable_observer,
             enable_observer,
-            move_exported_model_to_eval,
-            move_exported_model_to_train,
         )
         from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_qat_pt2e
 
-        from sanderling.workshop.quantize.qat_annotation import EightBitQuantizer
+        from sanderling.workshop.quantize.qat_annotation import EightBitQuantizer, fold_norms
 except ImportError as error:
     raise UnavailableError(
         f"quantisation-aware training needs torchao: pip install 'sanderling[qat]' ({first_line(error)})"
@@ -58,8 +56,7 @@ _CAPTURED_BATCH = 4
 _LEAST_SAMPLES = 8
 _HELD_OUT_SHARE = 0.1
 _MOST_HELD_OUT = 2000
-_NORMS_FROZEN_FROM = 1 / 2  # of all steps
-_RANGES_FROZEN_FROM = 2 / 3
+_RANGES_FROZEN_FROM = 2 / 3  # of all steps
 _LARGEST_GRADIENT = 1.0
 _ONE_THREAD_BELOW_MACS = 50_000_000  # smaller models' threads mostly wait for each other
 _TOLERANCE = 5e-2
@@ -159,9 +156,11 @@ def _prepare(module: torch.nn.Module, options: BuildOptions) -> torch.fx.GraphMo
     try:
         with torch_export.quiet():
             program = torch.export.export(
-                copy.deepcopy(module).train(), arguments, dynamic_shapes=tuple({0: axis} for _ in arguments)
+                copy.deepcopy(module), arguments, dynamic_shapes=tuple({0: axis} for _ in arguments)
             )
-            prepared: torch.fx.GraphModule = prepare_qat_pt2e(program.module(), EightBitQuantizer())
+            captured = program.module()
+            fold_norms(captured)
+            prepared: torch.fx.GraphModule = prepare_qat_pt2e(captured, EightBitQuantizer())
     except Exception as error:
         raise ModelError(
             f"the module cannot be captured for training: {type(error).__name__}: {first_line(error)}; look for "
@@ -182,7 +181,6 @@ def _converted(prepared: torch.fx.GraphModule, options: BuildOptions) -> tuple[o
     """
     try:
         with torch_export.quiet():
-            move_exported_model_to_eval(prepared)
             converted = convert_pt2e(prepared)
     except Exception as error:
         raise ModelError(
@@ -212,6 +210,7 @@ class _Trainer:
         self._count = min(count, options.samples) if options.samples else count
         self._batches = math.ceil(self._count / options.batch)
         self._steps = options.epochs * self._batches
+        self._ranges_frozen_from = int(_RANGES_FROZEN_FROM * self._steps)
         self._step = 0
         self._optimizer = torch.optim.AdamW(student.parameters(), options.learning_rate, weight_decay=0.0)
         self._schedule = torch.optim.lr_scheduler.CosineAnnealingLR(self._optimizer, self._steps)
@@ -239,12 +238,12 @@ class _Trainer:
         return epochs, kept
 
     def _epoch(self, number: int) -> float:
-        self._resume()
+        self._student.apply(disable_observer if self._step >= self._ranges_frozen_from else enable_observer)
         order = self._generator.permutation(len(self._data.training))[: self._count]
         total = 0.0
         for batch in range(self._batches):
-            if self._step in (self._from(_NORMS_FROZEN_FROM), self._from(_RANGES_FROZEN_FROM)):
-                self._resume()
+            if self._step == self._ranges_frozen_from:
+                self._student.apply(disable_observer)
             rows = order[batch * self._options.batch : (batch + 1) * self._options.batch]
             where = f"batch {batch + 1} of epoch {number}"
             loss = self._finite_loss(self._data.training.pick(rows), where)
@@ -272,15 +271,6 @@ class _Trainer:
             )
         return loss
 
-    def _from(self, share: float) -> int:
-        return int(share * self._steps)
-
-    def _resume(self) -> None:
-        """Put BatchNorm and the ranges in the state of this step: late in training both stand still."""
-        frozen_norms = self._step >= self._from(_NORMS_FROZEN_FROM)
-        (move_exported_model_to_eval if frozen_norms else move_exported_model_to_train)(self._student)
-        self._student.apply(disable_observer if self._step >= self._from(_RANGES_FROZEN_FROM) else enable_observer)
-
     def _loss(self, samples: Samples) -> Tensor:
         inputs, labels = self._tensors(samples)
         scores = _scores(self._student(*inputs))
@@ -294,8 +284,7 @@ class _Trainer:
 
     @torch.no_grad()
     def _held_out_percent(self) -> float:
-        """Share of right predictions on the held-out samples, which leave ranges and statistics alone."""
-        move_exported_model_to_eval(self._student)
+        """Share of right predictions on the held-out samples, which leave the ranges alone."""
         self._student.apply(disable_observer)
         right = 0
         for start in range(0, len(self._data.held_out), self._options.batch):

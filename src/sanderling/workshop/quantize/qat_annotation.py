@@ -1,7 +1,7 @@
 """Say to torchao what is trained in eight bits: the same choices as for INT8 without training.
 
 torchao's own ready-made quantiser (for XNNPACK) lives among its tests, signs its activations, and rounds twice around
-a ReLU6; this one rounds a convolution with its BatchNorm and activation function once.
+a ReLU6; this one rounds a convolution with its activation function once.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from torchao.quantization.pt2e.quantizer import (
 _ANNOTATION = "quantization_annotation"
 _LEAST_SCALE = 2.0**-16
 _OUTPUT_AXIS = {"conv1d": 0, "conv2d": 0, "linear": 0, "conv_transpose1d": 1, "conv_transpose2d": 1}
-_NORMS = ("batch_norm",)
+_FOLDED = ("conv1d", "conv2d", "conv3d")
 _ACTIVATIONS = ("relu", "relu_", "relu6", "relu6_", "hardtanh", "hardtanh_")
 _JOINING = ("add", "add_", "mul", "mul_")
 _MAKING = ("adaptive_avg_pool2d", "avg_pool2d", "mean")
@@ -48,8 +48,8 @@ class EightBitQuantizer(Quantizer):  # type: ignore[misc]
     def annotate(self, model: GraphModule) -> GraphModule:
         """Mark each node of ``model`` whose inputs and output are rounded.
 
-        A convolution, linear layer, sum or product is rounded together with the BatchNorm and the activation function
-        that alone read it. What only moves values keeps their scale. Everything else stays float.
+        A convolution, linear layer, sum or product is rounded together with the activation function that alone reads
+        it. What only moves values keeps their scale. Everything else stays float.
         """
         for node in model.graph.nodes:
             name = _name(node)
@@ -79,6 +79,48 @@ class EightBitQuantizer(Quantizer):  # type: ignore[misc]
             last.meta[_ANNOTATION] = QuantizationAnnotation(output_qspec=_ACTIVATION_SPEC, _annotated=True)
 
 
+def fold_norms(model: GraphModule) -> None:
+    """Multiply each BatchNorm that alone reads a convolution into its weight, and add it to its bias, in place.
+
+    Training a finished network on, its statistics are better left as they are: torchao's way of keeping them moving
+    computes every convolution twice, and captures 120 patterns to fold them at the end.
+    """
+    for index, norm in enumerate(list(model.graph.nodes)):
+        convolution = norm.args[0] if _name(norm) == "batch_norm" else None
+        if not isinstance(convolution, Node) or _name(convolution) not in _FOLDED or len(convolution.users) != 1:
+            continue
+        source, weight, bias, *rest = (*convolution.args, None) if len(convolution.args) == 2 else convolution.args
+        gain, shift, mean, variance = (_value(model, argument) for argument in norm.args[1:5])
+        scale = (1.0 if gain is None else gain) / torch.sqrt(variance + norm.args[7])
+        old_weight, old_bias = _value(model, weight), _value(model, bias)
+        new_weight = old_weight * scale.reshape(-1, *[1] * (old_weight.ndim - 1))
+        new_bias = (0.0 if shift is None else shift) + ((0.0 if old_bias is None else old_bias) - mean) * scale
+        with model.graph.inserting_before(convolution):
+            nodes = [
+                _parameter(model, f"folded_{kind}_{index}", value)
+                for kind, value in (("weight", new_weight), ("bias", new_bias))
+            ]
+        convolution.args = (source, *nodes, *rest)
+        norm.replace_all_uses_with(convolution)
+        model.graph.erase_node(norm)
+    model.graph.eliminate_dead_code()
+    model.recompile()
+
+
+def _value(model: GraphModule, node: Any) -> Any:  # noqa: ANN401 - a tensor, or None where there is none
+    if node is None:
+        return None
+    value: Any = model
+    for part in node.target.split("."):
+        value = getattr(value, part)
+    return value.detach()
+
+
+def _parameter(model: GraphModule, name: str, value: torch.Tensor) -> Node:
+    model.register_parameter(name, torch.nn.Parameter(value.clone()))
+    return model.graph.get_attr(name)
+
+
 def _weight_spec(node: Node, axis: int) -> QuantizationSpec:
     grouped_transpose = axis == 1 and len(node.args) > 6 and node.args[6] != 1  # its groups share output channels
     observer: Any = MovingAverageMinMaxObserver if grouped_transpose else MovingAveragePerChannelMinMaxObserver
@@ -104,12 +146,9 @@ def _pass_on(node: Node) -> None:
 
 
 def _last_of_block(node: Node) -> Node:
-    """The last of node, BatchNorm and activation function, each read by the next alone."""
-    for names in (_NORMS, _ACTIVATIONS):
-        users = list(node.users)
-        if len(users) == 1 and _name(users[0]) in names:
-            node = users[0]
-    return node
+    """The activation function that alone reads the node, or the node itself."""
+    users = list(node.users)
+    return users[0] if len(users) == 1 and _name(users[0]) in _ACTIVATIONS else node
 
 
 def _is_rounded(node: object) -> bool:
