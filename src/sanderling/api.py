@@ -107,7 +107,7 @@ def finetune_quantized(
     learning_rate: float = 1e-4,
     batch: int = 128,
     distillation: float = 0.5,
-    samples: int = 6_000,
+    samples: int = 10_000,
     dynamic: Sequence[str] = (),
     opset: int = 18,
     evaluation: str | Path | None = None,

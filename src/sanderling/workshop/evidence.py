@@ -58,10 +58,12 @@ class Epoch(_Record):
 
     Attributes:
         loss: mean over the batches.
-        held_out_percent: right predictions on training data that was not trained on.
+        held_out_loss: on training data that was not trained on.
+        held_out_percent: right predictions on that data.
     """
 
     loss: float
+    held_out_loss: float
     held_out_percent: float
     seconds: float
 
@@ -70,7 +72,7 @@ class Finetuning(_Record):
     """How the INT8 weights were trained.
 
     Attributes:
-        kept: number of the epoch whose weights were kept, from 1: the best on the held-out samples.
+        kept: number of the epoch whose weights were kept, from 1: the one with the least loss on the held-out samples.
         relative_error: of the exported graph against PyTorch's; a value on the edge of two steps may round either way.
     """
 

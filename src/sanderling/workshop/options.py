@@ -87,7 +87,7 @@ class TrainingOptions:
     learning_rate: float = 1e-4
     batch: int = 128
     distillation: float = 0.5
-    samples: int = 6_000
+    samples: int = 10_000
 
 
 def parse_input(text: str) -> InputOption:

@@ -228,10 +228,11 @@ class _Trainer:
             self._progress.stage(f"train, epoch {number} of {self._options.epochs}{told}", self._batches)
             start = time.perf_counter()
             loss = self._epoch(number)
-            percent = self._held_out_percent()
-            epochs.append(Epoch(loss=loss, held_out_percent=percent, seconds=round(time.perf_counter() - start, 1)))
+            percent, held_out_loss = self._judge()
+            seconds = round(time.perf_counter() - start, 1)
+            epochs.append(Epoch(loss=loss, held_out_loss=held_out_loss, held_out_percent=percent, seconds=seconds))
             told = f" (epoch {number}: loss {loss:.4f}, {percent:.2f} % right on held-out data)"
-            if not best or percent > epochs[kept - 1].held_out_percent:
+            if not best or held_out_loss < epochs[kept - 1].held_out_loss:
                 best, kept = copy.deepcopy(self._student.state_dict()), number
         self._progress.stage(f"keep the weights of epoch {kept}{told}")
         self._student.load_state_dict(best)
@@ -283,15 +284,17 @@ class _Trainer:
         return loss
 
     @torch.no_grad()
-    def _held_out_percent(self) -> float:
-        """Share of right predictions on the held-out samples, which leave the ranges alone."""
+    def _judge(self) -> tuple[float, float]:
+        """Percent of right predictions, and the loss, on the held-out samples, which leave the ranges alone."""
         self._student.apply(disable_observer)
-        right = 0
+        right, loss = 0, 0.0
         for start in range(0, len(self._data.held_out), self._options.batch):
             rows = np.arange(start, min(start + self._options.batch, len(self._data.held_out)))
-            inputs, labels = self._tensors(self._data.held_out.pick(rows))
+            samples = self._data.held_out.pick(rows)
+            inputs, labels = self._tensors(samples)
             right += int((_scores(self._student(*inputs)).argmax(1) == labels).sum())
-        return 100.0 * right / len(self._data.held_out)
+            loss += self._loss(samples).item() * len(rows)
+        return 100.0 * right / len(self._data.held_out), loss / len(self._data.held_out)
 
     def _tensors(self, samples: Samples) -> tuple[list[Tensor], Tensor]:
         """Inputs in the order of the module's arguments, and int64 labels (N,)."""
