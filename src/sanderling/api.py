@@ -106,7 +106,7 @@ def finetune_quantized(
     epochs: int = 2,
     learning_rate: float = 1e-4,
     batch: int = 128,
-    distillation: float = 0.5,
+    distillation: float = 0.9,
     samples: int = 10_000,
     dynamic: Sequence[str] = (),
     opset: int = 18,

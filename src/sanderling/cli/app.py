@@ -155,7 +155,7 @@ def finetune_quantized(
     batch: Annotated[int, typer.Option(min=2, help="Samples a training step.")] = 128,
     distillation: Annotated[
         float, typer.Option(min=0, max=1, help="Share of the loss that asks for the float model's outputs.")
-    ] = 0.5,
+    ] = 0.9,
     samples: Annotated[int, typer.Option(min=0, help="Most training samples of an epoch; 0 means all.")] = 10_000,
     dynamic: Annotated[list[str], typer.Option(help="Axes to make dynamic; 'batch' is the only one.")] = [],  # noqa: B006
     opset: Annotated[int, typer.Option(help="ONNX operator set of the export.")] = 18,

@@ -86,7 +86,7 @@ class TrainingOptions:
     epochs: int = 2
     learning_rate: float = 1e-4
     batch: int = 128
-    distillation: float = 0.5
+    distillation: float = 0.9
     samples: int = 10_000
 
 
