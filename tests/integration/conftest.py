@@ -33,6 +33,7 @@ STAGES = {
     "calibrate: ranges",
     "calibrate: histograms",
     "convert to FP16",
+    "capture the module",
     "quantise to INT8",
     "measure accuracy",
     "measure latency",
@@ -63,7 +64,7 @@ class Finished:
     def error(self):
         """The one line that says what is wrong; there may be progress before it, and nothing else."""
         *progress, last = self.stderr.splitlines() or [""]
-        strange = [line for line in progress if line not in STAGES and not line.startswith("note: ")]
+        strange = [line for line in progress if line not in STAGES and not line.startswith(("note: ", "train, epoch "))]
         assert strange == [], f"besides progress, stderr has:\n{self.stderr}"
         assert last.startswith("sanderling: error: "), f"the last line is no error:\n{self.stderr}"
         return last.removeprefix("sanderling: error: ")

@@ -55,6 +55,7 @@ def test_public_names_are_these_and_each_exists():
         "bench",
         "build",
         "doctor",
+        "finetune_quantized",
         "inspect",
         "leaks",
         "load",

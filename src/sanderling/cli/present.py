@@ -96,6 +96,28 @@ def _search(console: Console, result: BuildResult) -> None:
     console.print(table([(title, index > 0) for index, title in enumerate(titles)], rows))
 
 
+def finetune_result(console: Console, result: BuildResult) -> None:
+    """Every epoch, and then the build."""
+    training = result.evidence.finetuning
+    assert training is not None
+    rows = [
+        [
+            f"{'→ ' if number == training.kept else '  '}{number}",
+            f"{epoch.loss:.4f}",
+            f"{epoch.held_out_percent:.2f} %",
+            f"{epoch.seconds:.1f}",
+        ]
+        for number, epoch in enumerate(training.epochs, 1)
+    ]
+    titles = ("  epoch", "loss", "held out, right", "s")
+    console.print(table([(title, index > 0) for index, title in enumerate(titles)], rows))
+    console.print(
+        f"trained on {training.samples} samples; the best epoch on {training.held_out} held out was kept",
+        soft_wrap=True,
+    )
+    build_result(console, result)
+
+
 def inspection(console: Console, found: Inspection) -> None:
     """Inputs, cost, operators and findings."""
     console.print(f"{found.model}, opset {found.opset}")
