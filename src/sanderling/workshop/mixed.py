@@ -25,7 +25,7 @@ from sanderling.workshop.options import BuildOptions
 from sanderling.workshop.quantize.histogram import Histogram
 from sanderling.workshop.quantize.path import Step, find_path
 from sanderling.workshop.quantize.qdq import quantized_blocks, to_int8
-from sanderling.workshop.quantize.recipe import SELECTION_SAMPLES, Quantized, Trials
+from sanderling.workshop.quantize.recipe import Quantized, Trials, selected
 from sanderling.workshop.quantize.sensitivity import Sensitivity, has_subgraphs, measure_sensitivity
 from sanderling.workshop.quantize.thresholds import SPANS, Range
 from sanderling.workshop.search import MOST_TESTS, last_that_holds, order_of_tests, rough_boundary
@@ -70,7 +70,7 @@ def mix(
         reason = "the graph has If, Loop or Scan nodes: which of its tensors to keep in float cannot be measured"
         progress.event(Event(kind="search-skipped", subject="mixed", reason=reason))
         return None
-    selection = material.calibration.pick(np.arange(min(len(material.calibration), SELECTION_SAMPLES)))
+    selection = selected(material.calibration)
     sensitivity = _sensitivity(quantized, selection, options, progress)
     quantized = _with_own_ranges(reference, quantized, sensitivity, selection, options)
     blocks = quantized_blocks(quantized.model, quantized.scheme)
@@ -258,25 +258,29 @@ class _Judge:
 
 def _describe(quantized: Quantized, step: Step, sensitivity: Sensitivity) -> tuple[BlockPrecision, ...]:
     """The precision of each block, and what rounding it by itself does to the outputs."""
+    floats = quantized.scheme.float_blocks | step.float_blocks
+    left = {block.name for block in quantized_blocks(quantized.model, replace(quantized.scheme, float_blocks=floats))}
     described = []
     for block in quantized_blocks(quantized.model, quantized.scheme):
         noise = sensitivity.weights.get(block.name, 0.0)
         noise += sum(sensitivity.tensors[name].whole for name in block.outputs if name in sensitivity.tensors)
-        is_float = block.name in step.float_blocks
+        is_float = block.name not in left
         described.append(
             BlockPrecision(
                 block=block.name,
                 operator=block.op_type,
                 precision="fp32" if is_float else "int8",
                 output_sqnr_db=sqnr_db(1.0, noise),
-                reason=_reason(is_float, noise, step),
+                reason=_reason(block.name, is_float, noise, step),
             )
         )
     return tuple(described)
 
 
-def _reason(is_float: bool, noise: float, step: Step) -> str:
+def _reason(name: str, is_float: bool, noise: float, step: Step) -> str:
     share = noise / max(step.noise, 1e-30)
+    if is_float and name not in step.float_blocks:
+        return "what it reads is float"
     if is_float:
         return "most noise taken away for what it computes, alone or with its neighbours"
     return f"as INT8 it makes {min(share, 1.0):.1%} of the noise that is left"

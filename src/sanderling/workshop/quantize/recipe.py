@@ -27,7 +27,7 @@ from sanderling.workshop.quantize.rounding import round_weights
 from sanderling.workshop.quantize.sensitive import sensitive_nodes
 from sanderling.workshop.quantize.thresholds import METHODS, Range
 
-SELECTION_SAMPLES = 128
+_SELECTION_SAMPLES = 128
 
 
 @dataclass(frozen=True)
@@ -67,12 +67,12 @@ def quantize(
     Raises:
         ModelError: the graph cannot be quantised.
     """
-    selection = calibration.pick(np.arange(min(len(calibration), SELECTION_SAMPLES)))
+    selection = selected(calibration)
     trials = Trials(model, selection, threads)
     left = frozenset(sensitive_nodes(model))
     progress.stage("quantise to INT8", len(METHODS) + 1)
+    corrected = correct_biases(model, seen.means)
     for method in METHODS:
-        corrected = correct_biases(model, seen.means)
         trials.take(f"{method}, bias correction", corrected, Scheme(_spans(seen, method), left), seen.histograms)
         progress.advance()
     trials.take("minmax", model, Scheme(_spans(seen, "minmax"), left), seen.histograms)
@@ -89,6 +89,12 @@ def quantize(
     rounded = Scheme(_spans(observed, method), left, weights)
     trials.take("second-order rounding", correct_biases(base, observed.means, weights), rounded, observed.histograms)
     return trials.best()
+
+
+def selected(calibration: Samples) -> Samples:
+    """The samples that forms are judged on, evenly spread: neighbours may be of one class."""
+    count = min(len(calibration), _SELECTION_SAMPLES)
+    return calibration.pick(np.linspace(0, len(calibration) - 1, count).round().astype(np.int64))
 
 
 class Trials:
