@@ -135,7 +135,7 @@ def _rows(call: Values, model: onnx.ModelProto) -> int:
 def _tensor_noise(tail: Tail, name: str, spans: Mapping[str, Range], values: Sequence[Values]) -> TensorNoise:
     by_span: dict[Range, float] = {}
     for span in dict.fromkeys(spans.values()):
-        by_span[span] = _noise(tail, name, [round_tensor(call[name], span) for call in values], tail.readers, values)
+        by_span[span] = _noise(tail, name, [round_tensor(call[name], span) for call in values], None, values)
     method = min(spans, key=lambda key: by_span[spans[key]])
     span = spans[method]
     rounded = [round_tensor(call[name], span) for call in values]
@@ -168,22 +168,24 @@ def _weight_noise(
     executable = engine().load(alone.SerializeToString(), EngineOptions(threads=threads))
     made = [executable.run({block.inputs[0]: call[block.inputs[0]]})[block.outputs[0]] for call in values]
     executable.close()
-    return _noise(tail, block.outputs[0], made, tail.readers, values)
+    return _noise(tail, block.outputs[0], made, None, values)
 
 
 def _noise(
-    tail: Tail, name: str, replacements: Sequence[Array], readers: Sequence[str], values: Sequence[Values]
+    tail: Tail, name: str, replacements: Sequence[Array], readers: Sequence[str] | None, values: Sequence[Values]
 ) -> float:
     """Share of the outputs' energy that differs, the mean over outputs that depend on the tensor or are it.
 
-    An output that is the tensor differs only when all readers get the replacement, as when INT8 makes it.
+    Args:
+        readers: that get the replacement; None for all of them, and for the output that the tensor may be.
     """
+    replaced = tail.readers if readers is None else readers
     shares: dict[str, list[tuple[Array, Array]]] = {output: [] for output in tail.outputs}
     for call, array in zip(values, replacements, strict=True):
-        for output, got in tail.run(call, dict.fromkeys(readers, array)).items():
+        for output, got in tail.run(call, dict.fromkeys(replaced, array)).items():
             shares[output].append((call[output], got))
     noises = [_noise_of([a for a, _ in pairs], [b for _, b in pairs]) for pairs in shares.values()]
-    if tail.is_output and set(readers) == set(tail.readers):
+    if tail.is_output and readers is None:
         noises.append(_noise_of([call[name] for call in values], replacements))
     return float(np.mean(noises)) if noises else 0.0
 
