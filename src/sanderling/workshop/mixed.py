@@ -28,9 +28,8 @@ from sanderling.workshop.quantize.qdq import quantized_blocks, to_int8
 from sanderling.workshop.quantize.recipe import Quantized, Trials, selected
 from sanderling.workshop.quantize.sensitivity import Sensitivity, has_subgraphs, measure_sensitivity
 from sanderling.workshop.quantize.thresholds import SPANS, Range
-from sanderling.workshop.search import MOST_TESTS, last_that_holds, order_of_tests, rough_boundary
+from sanderling.workshop.search import CONFIDENCE, MOST_TESTS, last_that_holds, order_of_tests, rough_boundary
 
-CONFIDENCE = 0.975  # all-INT8 was tested at 95 % before: both together fool one time in 13 at most, mostly far less
 _ENOUGH_DB = 30.0
 _LATENCY_SECONDS = 10.0
 _LATENCY_REPEATS = 30
@@ -133,7 +132,7 @@ def _search(
         if rough_metric is None:
             return sqnr_db(1.0, steps[index].noise) >= _ENOUGH_DB
         drop = judge_form(index, selection, rough_metric, None).drop
-        return _likely_upper(drop, rough_metric, len(material.evaluation)) <= budget.limit
+        return likely_upper(drop, rough_metric, len(material.evaluation)) <= budget.limit
 
     boundary = rough_boundary(len(steps), looks_good)
     order = order_of_tests(boundary, len(steps), most=MOST_TESTS)
@@ -146,7 +145,7 @@ def _search(
     return last_that_holds(order, holds)
 
 
-def _likely_upper(drop: float, metric: Metric, samples: int) -> float:
+def likely_upper(drop: float, metric: Metric, samples: int) -> float:
     """The bound that so many evaluation samples would give if they lost the same share."""
     if metric == "cosine":
         return 1.5 * drop

@@ -49,9 +49,7 @@ def test_classifier_falls_into_its_blocks_in_the_graphs_order():
     assert [block.weight for block in blocks if block.heavy] == ["conv_weight", "fc_weight"]
 
 
-@pytest.mark.parametrize(
-    "activation", [node("Relu", ["c"]), node("Clip", ["c", "zero", "six"])], ids=["relu", "clip"]
-)
+@pytest.mark.parametrize("activation", [node("Relu", ["c"]), node("Clip", ["c", "zero", "six"])], ids=["relu", "clip"])
 def test_activation_that_alone_reads_a_convolution_belongs_to_it(activation):
     (block,) = find_blocks(graph_of(CONV, activation))
     assert (block.name, block.activation, block.inputs, block.outputs) == ("conv", activation.name, ("x",), ("y",))

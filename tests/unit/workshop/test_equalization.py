@@ -143,9 +143,7 @@ def test_gemm_layers_are_equalised_both_ways_round(transposed, alpha):
 
 def branch_that_reads(name: str) -> onnx.NodeProto:
     branches = [
-        helper.make_graph(
-            [helper.make_node("Neg", [name], [f"{part}_y"])], part, [], [tensor(f"{part}_y", [None] * 4)]
-        )
+        helper.make_graph([helper.make_node("Neg", [name], [f"{part}_y"])], part, [], [tensor(f"{part}_y", [None] * 4)])
         for part in ("then", "otherwise")
     ]
     return helper.make_node("If", ["flag"], ["branched"], "if", then_branch=branches[0], else_branch=branches[1])

@@ -134,7 +134,9 @@ def test_model_that_was_given_is_left_alone(ranges):
 def conv_model(*nodes: onnx.NodeProto, outputs: tuple[str, ...] = ("y",), **weights: np.ndarray) -> onnx.ModelProto:
     """Nodes over ``x`` (N, 4, 6, 6) with a 1×1 convolution's weight ``w`` and bias ``b``."""
     given_weights = {"w": normal(4, 4, 1, 1), "b": normal(4, seed=1)} | weights
-    return make_model(nodes, [tensor("x", ["N", 4, 6, 6])], [tensor(name, [None] * 4) for name in outputs], given_weights)
+    return make_model(
+        nodes, [tensor("x", ["N", 4, 6, 6])], [tensor(name, [None] * 4) for name in outputs], given_weights
+    )
 
 
 def normal(*shape: int, seed: int = 0) -> np.ndarray:
@@ -201,9 +203,7 @@ def test_convolution_is_what_rounding_by_the_standard_gives(activation, enforced
         "relu": [helper.make_node("Relu", ["c"], ["y"], "activation")],
         "clip": [helper.make_node("Clip", ["c", "least", "most"], ["y"], "activation")],
     }[activation]
-    model = conv_model(
-        conv(output="c" if follower else "y"), *follower, least=np.float32(0), most=np.float32(1.5)
-    )
+    model = conv_model(conv(output="c" if follower else "y"), *follower, least=np.float32(0), most=np.float32(1.5))
 
     quantized = int8_of(model, x=(-2.0, 2.5), y=(low, high))
 
@@ -292,7 +292,9 @@ def test_output_that_a_float_node_makes_stays_float_though_int8_reads_it():
 
 def test_subgraph_reads_what_the_block_around_it_made_after_its_activation():
     branches = [
-        helper.make_graph([helper.make_node("Identity", ["r"], [f"{part}_y"])], part, [], [tensor(f"{part}_y", [None] * 4)])
+        helper.make_graph(
+            [helper.make_node("Identity", ["r"], [f"{part}_y"])], part, [], [tensor(f"{part}_y", [None] * 4)]
+        )
         for part in ("then", "otherwise")
     ]
     choice = helper.make_node("If", ["flag"], ["y"], "if", then_branch=branches[0], else_branch=branches[1])
