@@ -24,7 +24,7 @@ from sanderling.workshop.material import Material
 from sanderling.workshop.options import BuildOptions
 from sanderling.workshop.quantize.histogram import Histogram
 from sanderling.workshop.quantize.path import Step, find_path
-from sanderling.workshop.quantize.qdq import quantized_blocks, to_int8
+from sanderling.workshop.quantize.qdq import quantized_blocks
 from sanderling.workshop.quantize.recipe import Quantized, Trials, selected
 from sanderling.workshop.quantize.sensitivity import Sensitivity, has_subgraphs, measure_sensitivity
 from sanderling.workshop.quantize.thresholds import SPANS, Range
@@ -111,9 +111,9 @@ def _with_own_ranges(
 ) -> Quantized:
     """The form with the best range for each tensor, if it is better as a whole."""
     trials = Trials(reference, selection, options.threads)
-    trials.take("one method", quantized.model, quantized.scheme, quantized.histograms)
+    trials.take("one method", quantized.model, quantized.scheme, quantized.histograms, quantized.means)
     scheme = replace(quantized.scheme, ranges={**quantized.scheme.ranges, **sensitivity.ranges})
-    trials.take("a method for each tensor", quantized.model, scheme, quantized.histograms)
+    trials.take("a method for each tensor", quantized.model, scheme, quantized.histograms, quantized.means)
     return trials.best()
 
 
@@ -211,9 +211,7 @@ class _Judge:
 
     def graph(self, index: int) -> onnx.ModelProto:
         """The form at that step."""
-        scheme = self._quantized.scheme
-        floats = scheme.float_blocks | self._steps[index].float_blocks
-        return to_int8(self._quantized.model, replace(scheme, float_blocks=floats))
+        return self._quantized.with_float(self._steps[index].float_blocks)
 
     def points(self, material: Material) -> tuple[SearchPoint, ...]:
         """Every step, with what was measured of it; those that were judged are timed in turn."""

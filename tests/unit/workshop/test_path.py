@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -104,7 +106,7 @@ def test_path_leads_from_all_int8_to_all_float_by_nested_steps(graph):
     assert steps[-1].noise == 0
     assert steps[-1].macs_int8_share == 0
     assert len(steps) <= len(blocks) + 1
-    for before, after in zip(steps, steps[1:], strict=False):
+    for before, after in pairwise(steps):
         assert before.float_blocks < after.float_blocks
         assert after.noise <= before.noise + 1e-9
         assert after.macs_int8_share <= before.macs_int8_share

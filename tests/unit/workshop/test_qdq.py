@@ -426,7 +426,7 @@ def test_layer_computes_in_integers_on_onnx_runtime(name, kind, tmp_path):
     assert optimized_kinds(quantized, tmp_path / "optimized.onnx")[kind] == 1
 
 
-def test_classifier_computes_in_integers_and_within_a_step(float_model, ranges, tmp_path):
+def test_classifier_computes_in_integers_and_within_a_step(float_model, tmp_path):
     simplified = onnxslim.slim(float_model)
     spans = ranges_of(simplified, IMAGES)
     quantized = to_int8(simplified, Scheme(spans))
