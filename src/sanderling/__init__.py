@@ -9,14 +9,26 @@ import os
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from sanderling.api import bench, build, inspect, load, tune, verify
+    from sanderling.api import bench, build, doctor, finetune_quantized, inspect, leaks, load, tune, verify
     from sanderling.core.errors import SanderlingError
 
 # ONNX Runtime reports its use to its maker unless it is told not to before it is imported. We never report anything.
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 __version__ = "0.1.0"
-__all__ = ["SanderlingError", "__version__", "bench", "build", "inspect", "load", "tune", "verify"]
+__all__ = [
+    "SanderlingError",
+    "__version__",
+    "bench",
+    "build",
+    "doctor",
+    "finetune_quantized",
+    "inspect",
+    "leaks",
+    "load",
+    "tune",
+    "verify",
+]
 
 _HOME = {"SanderlingError": "sanderling.core.errors"}
 

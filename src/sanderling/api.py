@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from sanderling.core.precision import parse_precisions
 from sanderling.core.progress import Progress
 from sanderling.measure.bench import bench
+from sanderling.measure.doctor import doctor, leaks
 from sanderling.measure.inspection import inspect
 from sanderling.measure.tune import tune
 from sanderling.measure.verify import verify
@@ -17,7 +18,7 @@ from sanderling.run.session import load
 if TYPE_CHECKING:
     from sanderling.workshop.pipeline import BuildResult
 
-__all__ = ["bench", "build", "inspect", "load", "tune", "verify"]
+__all__ = ["bench", "build", "doctor", "finetune_quantized", "inspect", "leaks", "load", "tune", "verify"]
 
 
 def build(
@@ -26,6 +27,7 @@ def build(
     *,
     inputs: Sequence[str] = (),
     weights: str | Path | None = None,
+    reference: str | Path | None = None,
     factory_arguments: Mapping[str, Any] | None = None,
     dynamic: Sequence[str] = (),
     opset: int = 18,
@@ -48,6 +50,7 @@ def build(
         output: ``NAME.sdl`` (a folder) or ``NAME.sdl.zip``.
         inputs: ``NAME=1,3,224,224`` or ``NAME=1,16:int64`` each.
         weights: checkpoint for a factory.
+        reference: ONNX file of the float model that a quantised source was made from.
         factory_arguments: keyword arguments of the factory.
         dynamic: ``["batch"]`` makes the first axis dynamic.
         opset: of the export.
@@ -74,6 +77,7 @@ def build(
         source=str(source),
         output=Path(output),
         weights=Path(weights) if weights else None,
+        reference=Path(reference) if reference else None,
         factory_arguments=dict(factory_arguments or {}),
         inputs=tuple(parse_input(text) for text in inputs),
         dynamic_batch=parse_dynamic(list(dynamic)),
@@ -90,3 +94,81 @@ def build(
         seed=seed,
     )
     return run_build(options, progress)
+
+
+def finetune_quantized(
+    source: str,
+    output: str | Path,
+    *,
+    data: str | Path,
+    inputs: Sequence[str],
+    weights: str | Path | None = None,
+    factory_arguments: Mapping[str, Any] | None = None,
+    epochs: int = 2,
+    learning_rate: float = 1e-4,
+    batch: int = 128,
+    distillation: float = 0.9,
+    samples: int = 10_000,
+    dynamic: Sequence[str] = (),
+    opset: int = 18,
+    evaluation: str | Path | None = None,
+    budget: str | None = None,
+    preprocess: str | None = None,
+    labels: str | None = None,
+    threads: int = 0,
+    repeats: int = 100,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> BuildResult:
+    """Train a classifier with INT8's rounding in its forward pass, and build a package of the result.
+
+    Args:
+        source: ``package.module:factory``.
+        output: ``NAME.sdl`` (a folder) or ``NAME.sdl.zip``.
+        data: labelled training data: folder of pictures, CSV or ``.npz``.
+        inputs: ``NAME=1,3,224,224`` for each argument of ``forward()``.
+        weights: checkpoint of the trained float model.
+        factory_arguments: keyword arguments of the factory.
+        epochs: passes over the training data.
+        learning_rate: highest one of AdamW; it falls to 0 along a cosine.
+        batch: samples a step.
+        distillation: share of the loss that asks for the float model's outputs instead of the labels.
+        samples: most training samples of an epoch, others in each; 0 means all.
+        dynamic: ``["batch"]`` makes the first axis dynamic.
+        opset: of the export.
+        evaluation: data to measure accuracy on; a quarter of ``data`` is held out without it.
+        budget: ``top1=0.8``, ``agreement=2`` or ``cosine=0.001``.
+        preprocess: ``imagenet``, ``unit``, JSON or a file of it.
+        labels: a file with one class a line, or ``imagenet``.
+        threads: of training and of each measured call; 0 chooses by the model's size, and all usable cores.
+        repeats: timed calls of each variant.
+        seed: of everything random.
+        progress: told about stages, steps and events.
+
+    Raises:
+        InputError: source, options or data cannot be used; nothing is written.
+        NotMetError: the loss is not finite; nothing is written.
+        UnavailableError: an extra is missing.
+    """
+    from sanderling.workshop.finetuning import finetune
+    from sanderling.workshop.options import BuildOptions, TrainingOptions, parse_budget, parse_dynamic, parse_input
+
+    options = BuildOptions(
+        source=source,
+        output=Path(output),
+        weights=Path(weights) if weights else None,
+        factory_arguments=dict(factory_arguments or {}),
+        inputs=tuple(parse_input(text) for text in inputs),
+        dynamic_batch=parse_dynamic(list(dynamic)),
+        opset=opset,
+        calibration=Path(data),
+        evaluation=Path(evaluation) if evaluation else None,
+        budget=parse_budget(budget) if budget else None,
+        preprocess=preprocess,
+        labels=labels,
+        threads=threads,
+        repeats=repeats,
+        seed=seed,
+    )
+    training = TrainingOptions(epochs, learning_rate, batch, distillation, samples)
+    return finetune(options, training, progress)

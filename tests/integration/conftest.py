@@ -33,6 +33,7 @@ STAGES = {
     "calibrate: ranges",
     "calibrate: histograms",
     "convert to FP16",
+    "capture the module",
     "quantise to INT8",
     "round weights by second moments",
     "measure sensitivity",
@@ -42,6 +43,15 @@ STAGES = {
     "measure memory",
     "hashes",
     "golden vectors",
+    "read",
+    "look at the graph",
+    "ask engines",
+    "look at the inputs",
+    "try other inputs",
+    "observe ranges",
+    "compare with fp16",
+    "compare with int8",
+    "compare with none.onnx",
 }
 
 
@@ -57,7 +67,7 @@ class Finished:
     def error(self):
         """The one line that says what is wrong; there may be progress before it, and nothing else."""
         *progress, last = self.stderr.splitlines() or [""]
-        strange = [line for line in progress if line not in STAGES and not line.startswith("note: ")]
+        strange = [line for line in progress if line not in STAGES and not line.startswith(("note: ", "train, epoch "))]
         assert strange == [], f"besides progress, stderr has:\n{self.stderr}"
         assert last.startswith("sanderling: error: "), f"the last line is no error:\n{self.stderr}"
         return last.removeprefix("sanderling: error: ")

@@ -233,10 +233,21 @@ def test_operator_that_does_not_exist_is_refused_by_its_name(refused_here, work,
     refused_here("build", "net.onnx", *target, says="Sigmoidal")
 
 
-def test_model_that_is_quantised_already_is_refused(refused, work, built, target):
+def test_precision_that_a_quantised_model_cannot_give_is_refused(refused_here, work, built, target):
     shutil.copy(built.path / "model.int8.onnx", work / "int8.onnx")
 
-    refused("build", "int8.onnx", *target, says=["int8.onnx", "quantised already"])
+    says = ["--precision fp16", "int8.onnx", "quantised already"]
+    refused_here("build", "int8.onnx", *target, "--precision", "fp16", says=says)
+
+
+def test_reference_that_does_not_belong_is_refused(refused_here, work, built, classifier, target):
+    shutil.copy(built.path / "model.int8.onnx", work / "int8.onnx")
+    save(chain(["Relu"]), work / "other.onnx")
+
+    refused_here("build", classifier, *target, "--reference", "other.onnx", says=["--reference", "is a float model"])
+    refused_here("build", "int8.onnx", *target, "--reference", "int8.onnx", says=["--reference", "quantised itself"])
+    refused_here("build", "int8.onnx", *target, "--reference", "other.onnx", says=["x: float32[1, 4]", "image"])
+    refused_here("build", "int8.onnx", *target, "--reference", "none.onnx", says=["none.onnx", "does not exist"])
 
 
 # Shapes

@@ -6,7 +6,7 @@ import numpy as np
 import onnxruntime
 import pytest
 
-from sanderling.api import build, load, verify
+from sanderling.api import build, doctor, load, verify
 from tests.models import run_directly
 
 ROOT = Path(__file__).parents[2]
@@ -134,3 +134,12 @@ def test_batches_are_answered_like_single_images(result, data):
         next(iter(run_directly(result.path / "model.fp32.onnx", {"input": image[None]}).values())) for image in images
     ]
     np.testing.assert_allclose(together, np.concatenate(alone), rtol=1e-3, atol=1e-4)
+
+
+def test_doctor_finds_no_fault_in_right_data_and_names_a_missing_division(result, data, tmp_path):
+    found = doctor(result.path, data=data / "evaluation.npz")
+    assert [finding.kind for finding in found.findings if finding.severity != "advice"] == []
+    with np.load(data / "evaluation.npz") as arrays:
+        np.savez(tmp_path / "raw.npz", input=(arrays["input"][:64] * np.float32(0.3530) + np.float32(0.2860)) * 255)
+    faults = [finding.kind for finding in doctor(result.path, data=tmp_path / "raw.npz").findings]
+    assert faults[0] == "input-scale"

@@ -68,6 +68,9 @@ def build(
     ] = [],  # noqa: B006 - typer reads the default
     weights: Annotated[Path | None, typer.Option(help="Checkpoint for a factory: .safetensors, .pt or .pth.")] = None,
     factory_args: Annotated[str, typer.Option(metavar="JSON", help="Keyword arguments of the factory.")] = "{}",
+    reference: Annotated[
+        Path | None, typer.Option(help="FILE.onnx: the float model that a quantised source was made from.")
+    ] = None,
     dynamic: Annotated[list[str], typer.Option(help="Axes to make dynamic; 'batch' is the only one.")] = [],  # noqa: B006
     opset: Annotated[int, typer.Option(help="ONNX operator set of the export.")] = 18,
     calibration: Annotated[Path | None, typer.Option(help="Folder of pictures, CSV or .npz; INT8 needs it.")] = None,
@@ -108,6 +111,7 @@ def build(
                 output,
                 inputs=inputs,
                 weights=weights,
+                reference=reference,
                 factory_arguments=json_object(factory_args, "--factory-args"),
                 dynamic=dynamic,
                 opset=opset,
@@ -131,6 +135,75 @@ def build(
                 _present().tune_result(console, tuned)
 
         print_result({**(tuned.summary() if tuned else {}), **result.summary()}, as_json=as_json, show=show)
+        if budget is not None and result.budget_missed:
+            raise typer.Exit(ANSWER_IS_NO)
+
+
+@app.command("finetune-quantized")
+def finetune_quantized(
+    source: Annotated[str, typer.Argument(metavar="SOURCE", help="package.module:factory.")],
+    data: Annotated[Path, typer.Option(help="Labelled training data: folder of pictures, CSV or .npz.")],
+    inputs: Annotated[
+        list[str],
+        typer.Option("--input", metavar="NAME=SHAPE[:DTYPE]", help="Such as input=1,3,224,224; repeatable."),
+    ],
+    output: Annotated[Path, typer.Option("--output", "-o", help="NAME.sdl, or NAME.sdl.zip for a single file.")],
+    weights: Annotated[Path | None, typer.Option(help="Checkpoint of the float model, which is trained on.")] = None,
+    factory_args: Annotated[str, typer.Option(metavar="JSON", help="Keyword arguments of the factory.")] = "{}",
+    epochs: Annotated[int, typer.Option(min=1, help="Passes over the training data.")] = 2,
+    learning_rate: Annotated[float, typer.Option("--lr", help="Highest learning rate of AdamW.")] = 1e-4,
+    batch: Annotated[int, typer.Option(min=2, help="Samples a training step.")] = 128,
+    distillation: Annotated[
+        float, typer.Option(min=0, max=1, help="Share of the loss that asks for the float model's outputs.")
+    ] = 0.9,
+    samples: Annotated[int, typer.Option(min=0, help="Most training samples of an epoch; 0 means all.")] = 10_000,
+    dynamic: Annotated[list[str], typer.Option(help="Axes to make dynamic; 'batch' is the only one.")] = [],  # noqa: B006
+    opset: Annotated[int, typer.Option(help="ONNX operator set of the export.")] = 18,
+    evaluation: Annotated[
+        Path | None, typer.Option("--eval", help="Folder, CSV or .npz to measure accuracy on; never trained on.")
+    ] = None,
+    budget: Annotated[str | None, typer.Option(help="top1=0.8 or agreement=2 (points), or cosine=0.001.")] = None,
+    preprocess: Annotated[str | None, typer.Option(help="imagenet, unit, JSON, or a file of it.")] = None,
+    labels: Annotated[str | None, typer.Option(help="File with one class a line, or imagenet.")] = None,
+    threads: Annotated[int, typer.Option(min=0, help="0: by the model's size to train, all cores to measure.")] = 0,
+    repeats: Annotated[int, typer.Option(min=1, help="Timed calls of each variant.")] = 100,
+    seed: Annotated[int, typer.Option(min=0, help="Of everything random.")] = 0,
+    as_json: Json = False,
+) -> None:
+    """Train a classifier for INT8 and build a package of it."""
+    with reporting_errors(as_json=as_json):
+        from sanderling.api import finetune_quantized as run_finetune
+        from sanderling.cli.progress import RichProgress
+        from sanderling.core.json_text import json_object
+
+        _import_from_here()
+        with RichProgress() as progress:
+            result = run_finetune(
+                source,
+                output,
+                data=data,
+                inputs=inputs,
+                weights=weights,
+                factory_arguments=json_object(factory_args, "--factory-args"),
+                epochs=epochs,
+                learning_rate=learning_rate,
+                batch=batch,
+                distillation=distillation,
+                samples=samples,
+                dynamic=dynamic,
+                opset=opset,
+                evaluation=evaluation,
+                budget=budget,
+                preprocess=preprocess,
+                labels=labels,
+                threads=threads,
+                repeats=repeats,
+                seed=seed,
+                progress=progress,
+            )
+        print_result(
+            result.summary(), as_json=as_json, show=lambda console: _present().finetune_result(console, result)
+        )
         if budget is not None and result.budget_missed:
             raise typer.Exit(ANSWER_IS_NO)
 
@@ -252,6 +325,49 @@ def verify(
             show=lambda console: _present().verify_result(console, result),
         )
         if not result.passed:
+            raise typer.Exit(ANSWER_IS_NO)
+
+
+@app.command()
+def doctor(
+    model: Annotated[Path, typer.Argument(metavar="MODEL|PKG", help="ONNX file or package.")],
+    data: Annotated[
+        Path | None,
+        typer.Option("--data", "--calibration", help="Folder of pictures, CSV or .npz: what the application feeds."),
+    ] = None,
+    preprocess: Annotated[
+        str | None, typer.Option(help="What the application does to pictures: imagenet, unit, JSON, or a file of it.")
+    ] = None,
+    against: Annotated[
+        Path | None, typer.Option(metavar="MODEL|PKG", help="Compare weights and layers with this model.")
+    ] = None,
+    engines: Annotated[list[str], typer.Option("--engine", help="Compare layers with this engine; repeatable.")] = [],  # noqa: B006 - typer reads the default
+    targets: Annotated[
+        list[str], typer.Option("--target", help="Engine, or ascend, that must take the model; repeatable.")
+    ] = [],  # noqa: B006 - typer reads the default
+    cycles: Annotated[int, typer.Option(min=0, help="Load and unload so often, and look for memory that stays.")] = 0,
+    as_json: Json = False,
+) -> None:
+    """Find out what is wrong: graph, weights, inputs, FP16 and INT8 ranges, operators, leaks; exit 1 on a fault."""
+    with reporting_errors(as_json=as_json):
+        from sanderling.cli.progress import RichProgress
+        from sanderling.measure.doctor import doctor as run_doctor
+
+        with RichProgress() as progress:
+            found = run_doctor(
+                model,
+                data=data,
+                preprocess=preprocess,
+                against=against,
+                engines=engines,
+                targets=targets,
+                cycles=cycles,
+                progress=progress,
+            )
+        print_result(
+            found.model_dump(mode="json"), as_json=as_json, show=lambda console: _present().diagnosis(console, found)
+        )
+        if not found.healthy:
             raise typer.Exit(ANSWER_IS_NO)
 
 

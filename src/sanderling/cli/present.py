@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from sanderling.demo.story import Story
     from sanderling.measure.bench import BenchResult
     from sanderling.measure.bisect import Bisection
+    from sanderling.measure.doctor import Diagnosis
     from sanderling.measure.inspection import Inspection
     from sanderling.measure.tune import TuneResult
     from sanderling.measure.verify import VerifyResult
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
     from sanderling.run.engines.base import Installation
     from sanderling.tasks.vision import Label
     from sanderling.workshop.pipeline import BuildResult
+
+_SHOWN_ALIKE = 4
 
 
 def table(columns: Sequence[tuple[str, bool]], rows: Sequence[Sequence[str]]) -> Table:
@@ -63,11 +67,55 @@ def build_result(console: Console, result: BuildResult) -> None:
     metric = manifest.variants[0].accuracy.metric if manifest.variants[0].accuracy else ""
     titles = ("  variant", "size", "p50 ms", "p95 ms", "memory", metric, "drop", "bound", "budget")
     console.print(table([(title, 0 < index < 8) for index, title in enumerate(titles)], rows))
+    _search(console, result)
     console.print(f"chosen: {result.evidence.choice}", soft_wrap=True)
     console.print(f"accuracy on {result.evidence.evaluation_data}; bound: upper 95 % bound of the drop", soft_wrap=True)
     console.print(f"package: {result.path}", soft_wrap=True)
     if result.path.is_dir():
         console.print(f"report:  {result.path / 'report.html'}", soft_wrap=True)
+
+
+def _search(console: Console, result: BuildResult) -> None:
+    """The front of mixed precision, where it was searched."""
+    quantization = result.evidence.quantization
+    if quantization is None or quantization.search is None:
+        return
+    search = quantization.search
+    rows = [
+        [
+            f"{'→ ' if index == search.chosen else '  '}{len(point.float_blocks)} of {len(search.blocks)}",
+            f"{100 * point.macs_int8_share:.1f} %",
+            f"{point.accuracy.drop:.3g}",
+            f"{point.accuracy.drop_upper:.3g}",
+            f"{point.latency_p50_ms:.2f}" if point.latency_p50_ms is not None else "–",
+        ]
+        for index, point in enumerate(search.points)
+        if point.accuracy is not None
+    ]
+    titles = ("  blocks in float", "MACs in INT8", "drop", f"bound {100 * search.confidence:g} %", "p50 ms")
+    console.print(table([(title, index > 0) for index, title in enumerate(titles)], rows))
+
+
+def finetune_result(console: Console, result: BuildResult) -> None:
+    """Every epoch, and then the build."""
+    training = result.evidence.finetuning
+    assert training is not None
+    rows = [
+        [
+            f"{'→ ' if number == training.kept else '  '}{number}",
+            f"{epoch.loss:.4f}",
+            f"{epoch.held_out_percent:.2f} %",
+            f"{epoch.seconds:.1f}",
+        ]
+        for number, epoch in enumerate(training.epochs, 1)
+    ]
+    titles = ("  epoch", "loss", "held out, right", "s")
+    console.print(table([(title, index > 0) for index, title in enumerate(titles)], rows))
+    console.print(
+        f"trained on {training.samples} samples; the best epoch on {training.held_out} held out was kept",
+        soft_wrap=True,
+    )
+    build_result(console, result)
 
 
 def inspection(console: Console, found: Inspection) -> None:
@@ -171,6 +219,25 @@ def verify_result(console: Console, result: VerifyResult) -> None:
             soft_wrap=True,
         )
     console.print("the package holds here" if result.passed else "the package does not hold here any more")
+
+
+def diagnosis(console: Console, found: Diagnosis) -> None:
+    """Findings with their remedies, who takes the graph, and what was not looked at."""
+    rows: list[list[str]] = []
+    for (severity, kind), same in groupby(found.findings, lambda entry: (entry.severity, entry.kind)):
+        alike = list(same)
+        rows += [[severity, kind, entry.subject, entry.evidence, entry.remedy] for entry in alike[:_SHOWN_ALIKE]]
+        if alike[_SHOWN_ALIKE:]:
+            rows.append([severity, kind, f"… and {len(alike) - _SHOWN_ALIKE} more", "see --json", ""])
+    if rows:
+        titles = ("severity", "finding", "where", "evidence", "what to do")
+        console.print(table([(title, False) for title in titles], rows), markup=False)
+    for entry in found.operators:
+        refused = "; ".join(f"{name}: {reason}" for name, reason in entry.refused.items())
+        console.print(f"{entry.target}: {'takes it' if entry.accepted else f'refuses {refused}'}", markup=False)
+    for check in found.checks:
+        console.print(f"{'checked    ' if check.ran else 'not checked'}  {check.name}: {check.detail}", markup=False)
+    console.print("healthy: no fault was found" if found.healthy else "not healthy")
 
 
 def engines(console: Console, states: Sequence[EngineState]) -> None:

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict
 
 from sanderling.core.progress import Progress, Silent
 from sanderling.core.statistics import relative_error
-from sanderling.core.tensor import Array
+from sanderling.core.tensor import Array, Feeds
 from sanderling.model.graph import float_tensors, read_graph, with_outputs
 from sanderling.model.package import Package
 from sanderling.run.engines import engine
@@ -68,30 +68,54 @@ def bisect(
     chosen = package.variant(variant)
     allowed = package.manifest.golden.tolerance[chosen.id] if tolerance is None else tolerance
     model = onnx.shape_inference.infer_shapes(read_graph(package.file(chosen.file)))
+    return bisect_graph(
+        model,
+        package.golden().call(0),
+        engine_name=engine_name,
+        variant=chosen.id,
+        tolerance=allowed,
+        progress=progress,
+    )
+
+
+def bisect_graph(
+    model: onnx.ModelProto,
+    feeds: Feeds,
+    *,
+    engine_name: str,
+    variant: str,
+    tolerance: float,
+    progress: Progress,
+) -> Bisection:
+    """Compare every float tensor of a graph, its shapes inferred, between an engine and ONNX Runtime; see ``bisect``.
+
+    Raises:
+        OptionError: an unknown engine.
+        ModelError: the engine does not take the graph.
+    """
     produced = {name: node for node in model.graph.node for name in node.output}
     names = [name for name in float_tensors(model) if name in produced]
     data = with_outputs(model, names).SerializeToString()
-    feeds = package.golden().call(0)
     progress.stage(f"run {len(names)} tensors on both engines")
     expected = _run(data, "onnxruntime", feeds, Optimization.NONE)
     got = _run(data, engine_name, feeds, Optimization.ALL)
     errors = {name: relative_error(expected[name], got[name]) for name in names if name in expected and name in got}
-    first = next((name for name, error in errors.items() if error > allowed), None)
+    first = next((name for name, error in errors.items() if error > tolerance), None)
     node = produced[first] if first else None
     return Bisection(
         engine=engine_name,
-        variant=chosen.id,
+        variant=variant,
         node=(node.name or first) if node else None,
         op_type=node.op_type if node else None,
         tensor=first,
         error=errors[first] if first else None,
-        tolerance=allowed,
+        tolerance=tolerance,
         worst=max(errors.values(), default=0.0),
         tensors=len(errors),
     )
 
 
-def _run(data: bytes, name: str, feeds: dict[str, Array], optimization: Optimization) -> dict[str, Array]:
+def _run(data: bytes, name: str, feeds: Feeds, optimization: Optimization) -> dict[str, Array]:
     found = engine(name)
     options = EngineOptions(optimization=optimization, compute=found.devices()[0].computes[0])
     executable = found.load(data, options)

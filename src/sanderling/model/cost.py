@@ -210,3 +210,6 @@ _COUNTERS: dict[str, Callable[[onnx.NodeProto, Mapping[str, Shape]], int]] = {
     "GRU": _recurrent,
     "RNN": _recurrent,
 }
+
+COUNTED = frozenset(_COUNTERS)
+"""Operators that have multiply–accumulates to count."""

@@ -148,7 +148,8 @@ class IsolatedExecutable:
         placement = described["placement"]
         self.placement = Placement(
             device=placement["device"],
-            kinds={DeviceKind(kind): share for kind, share in placement["kinds"].items()},
+            kinds=_by_kind(placement["kinds"]),
+            macs=_by_kind(placement["macs"]) if placement["macs"] is not None else None,
             fell_back=tuple(placement["fell_back"]),
             detail=placement["detail"],
         )
@@ -187,6 +188,10 @@ class IsolatedExecutable:
         if self._worker.pid != self._pid:
             raise EngineError("the engine's process that held this graph is gone; load the package again")
         return self._worker.call(self._key, header, feeds, timeout_s=timeout_s)
+
+
+def _by_kind(shares: dict[str, float]) -> dict[DeviceKind, float]:
+    return {DeviceKind(kind): share for kind, share in shares.items()}
 
 
 def _error(answer: dict[str, Any]) -> SanderlingError:

@@ -40,7 +40,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Requirement:
-    """The least share of nodes that must run on a kind of hardware."""
+    """The least share of multiply–accumulates, or of nodes where these cannot be told, on a kind of hardware."""
 
     kind: DeviceKind
     share: float
@@ -99,7 +99,7 @@ def check_placement(placement: Placement, requirement: Requirement) -> None:
     Raises:
         NotMetError: less than the required share runs on that kind of hardware; nodes that fell back are named.
     """
-    share = placement.kinds.get(requirement.kind, 0.0)
+    share, counted = placement.share(requirement.kind)
     if share + 1e-9 >= requirement.share:
         return
     where = ", ".join(f"{kind} {100 * part:.0f} %" for kind, part in sorted(placement.kinds.items()))
@@ -107,7 +107,7 @@ def check_placement(placement: Placement, requirement: Requirement) -> None:
     more = f" and {len(placement.fell_back) - _NAMED_NODES} more" if placement.fell_back[_NAMED_NODES:] else ""
     fell_back = f"; fell back: {nodes}{more}" if nodes else ""
     required = f"{100 * requirement.share:g} % are required"
-    raise NotMetError(f"{100 * share:.0f} % of the nodes run on {requirement.kind}, {required}: {where}{fell_back}")
+    raise NotMetError(f"{100 * share:.0f} % of the {counted} run on {requirement.kind}, {required}: {where}{fell_back}")
 
 
 def compiled_cache(package: Package, entry: PlanEntry, version: str, device: str) -> Path:

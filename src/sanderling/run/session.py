@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+import sys
+import weakref
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
@@ -12,6 +15,9 @@ from sanderling.model.manifest import Manifest
 from sanderling.model.package import Package
 from sanderling.run.engines import engine
 from sanderling.run.placing import Place, Requirement, check_placement, choose_place, parse_requirement
+
+_NUMBERS = itertools.count()
+_OPEN: weakref.WeakSet[Session] = weakref.WeakSet()
 
 
 class Session:
@@ -24,6 +30,8 @@ class Session:
         plan_entry: of the package's plan that was followed; None when there is none for this kind of device.
         placement: where the engine says that the graph runs.
         events: what was not done as the plan says, with the reason.
+        opened_at: file and line of the program that opened it.
+        number: of sessions that this process opened before.
     """
 
     def __init__(self, package: Package, place: Place, requirement: Requirement | None = None) -> None:
@@ -34,6 +42,9 @@ class Session:
         self.events = [place.event] if place.event else []
         self._executable = engine(place.engine).load(package.file(place.variant.file), place.options)
         self.placement = self._executable.placement
+        self.opened_at = _caller()
+        self.number = next(_NUMBERS)
+        _OPEN.add(self)
         if requirement is not None:
             try:
                 check_placement(self.placement, requirement)
@@ -81,6 +92,7 @@ class Session:
     def close(self) -> None:
         """Give back what the session holds; a second call does nothing."""
         self._executable.close()
+        _OPEN.discard(self)
 
     def __enter__(self) -> Session:
         return self
@@ -118,3 +130,16 @@ def load(
     requirement = parse_requirement(require) if require else None
     package = Package.open(path, check_hashes=check_hashes)
     return Session(package, choose_place(package, variant=variant, threads=threads, lean=lean), requirement)
+
+
+def open_sessions() -> tuple[Session, ...]:
+    """Sessions of this process that are alive and not closed, oldest first."""
+    return tuple(sorted(_OPEN, key=lambda session: session.number))
+
+
+def _caller() -> str:
+    """File and line of the nearest caller outside Sanderling."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "sanderling":
+        frame = frame.f_back
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}"

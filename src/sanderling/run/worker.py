@@ -69,6 +69,7 @@ def _described(executable: Executable) -> dict[str, Any]:
         "placement": {
             "device": placement.device,
             "kinds": placement.kinds,
+            "macs": placement.macs,
             "fell_back": placement.fell_back,
             "detail": placement.detail,
         },

@@ -137,6 +137,40 @@ class Quantization(_Record):
     search: Search | None = None
 
 
+class Epoch(_Record):
+    """One pass over the training data.
+
+    Attributes:
+        loss: mean over the batches.
+        held_out_loss: on training data that was not trained on.
+        held_out_percent: right predictions on that data.
+    """
+
+    loss: float
+    held_out_loss: float
+    held_out_percent: float
+    seconds: float
+
+
+class Finetuning(_Record):
+    """How the INT8 weights were trained.
+
+    Attributes:
+        kept: number of the epoch whose weights were kept, from 1: the one with the least loss on the held-out samples.
+        relative_error: of the exported graph against PyTorch's; a value on the edge of two steps may round either way.
+    """
+
+    samples: int
+    held_out: int
+    learning_rate: float
+    batch: int
+    distillation: float
+    threads: int
+    epochs: tuple[Epoch, ...]
+    kept: int
+    relative_error: float
+
+
 class Cost(_Record):
     """What one run of the simplified graph costs."""
 
@@ -165,6 +199,7 @@ class Evidence(_Record):
     cost_after: Cost
     passes: tuple[PassRecord, ...]
     quantization: Quantization | None
+    finetuning: Finetuning | None = None
     evaluation_data: str
     threads: int
     variants: dict[str, VariantEvidence]

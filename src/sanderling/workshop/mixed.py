@@ -22,12 +22,10 @@ from sanderling.run.engines.base import EngineOptions, Executable
 from sanderling.workshop.evidence import BlockPrecision, Search, SearchPoint
 from sanderling.workshop.material import Material
 from sanderling.workshop.options import BuildOptions
-from sanderling.workshop.quantize.histogram import Histogram
 from sanderling.workshop.quantize.path import Step, find_path
 from sanderling.workshop.quantize.qdq import quantized_blocks
-from sanderling.workshop.quantize.recipe import Quantized, Trials, selected
-from sanderling.workshop.quantize.sensitivity import Sensitivity, has_subgraphs, measure_sensitivity
-from sanderling.workshop.quantize.thresholds import SPANS, Range
+from sanderling.workshop.quantize.recipe import Quantized, selected
+from sanderling.workshop.quantize.sensitivity import Sensitivity
 from sanderling.workshop.search import CONFIDENCE, MOST_TESTS, last_that_holds, order_of_tests, rough_boundary
 
 _ENOUGH_DB = 30.0
@@ -65,13 +63,12 @@ def mix(
         None when the graph cannot be searched.
     """
     assert material.calibration is not None
-    if has_subgraphs(reference):
+    sensitivity = quantized.sensitivity
+    if sensitivity is None:
         reason = "the graph has If, Loop or Scan nodes: which of its tensors to keep in float cannot be measured"
         progress.event(Event(kind="search-skipped", subject="mixed", reason=reason))
         return None
     selection = selected(material.calibration)
-    sensitivity = _sensitivity(quantized, selection, options, progress)
-    quantized = _with_own_ranges(reference, quantized, sensitivity, selection, options)
     blocks = quantized_blocks(quantized.model, quantized.scheme)
     steps = find_path(blocks, sensitivity, graph_cost(quantized.model))
     judge_form = _Judge(reference, quantized, steps, options, progress)
@@ -88,33 +85,6 @@ def mix(
         samples=sensitivity.samples,
     )
     return Mixed(None if chosen is None else judge_form.graph(chosen), search)
-
-
-def _sensitivity(quantized: Quantized, selection: Samples, options: BuildOptions, progress: Progress) -> Sensitivity:
-    spans = {name: _spans(histogram) for name, histogram in quantized.histograms.items()}
-    own = {name: {**spans[name], "as before": span} for name, span in quantized.scheme.ranges.items() if name in spans}
-    return measure_sensitivity(
-        quantized.model, own, quantized.scheme, selection, threads=options.threads, progress=progress
-    )
-
-
-def _spans(histogram: Histogram) -> dict[str, Range]:
-    return {name: method(histogram) for name, method in SPANS.items()}
-
-
-def _with_own_ranges(
-    reference: onnx.ModelProto,
-    quantized: Quantized,
-    sensitivity: Sensitivity,
-    selection: Samples,
-    options: BuildOptions,
-) -> Quantized:
-    """The form with the best range for each tensor, if it is better as a whole."""
-    trials = Trials(reference, selection, options.threads)
-    trials.take("one method", quantized.model, quantized.scheme, quantized.histograms, quantized.means)
-    scheme = replace(quantized.scheme, ranges={**quantized.scheme.ranges, **sensitivity.ranges})
-    trials.take("a method for each tensor", quantized.model, scheme, quantized.histograms, quantized.means)
-    return trials.best()
 
 
 def _search(

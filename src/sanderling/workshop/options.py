@@ -1,4 +1,4 @@
-"""What a user asks of a build."""
+"""What a user asks of a build and of a training."""
 
 from __future__ import annotations
 
@@ -32,6 +32,7 @@ class BuildOptions:
         source: ``FILE.onnx``, ``FILE.pt2``, ``package.module:factory``, or a pickled module.
         output: ``NAME.sdl`` (a folder) or ``NAME.sdl.zip``.
         weights: checkpoint for a factory, ``.safetensors``, ``.pt`` or ``.pth``.
+        reference: ONNX file of the float model that a quantised source was made from.
         factory_arguments: keyword arguments of the factory.
         inputs: shape and dtype of each input; needed for PyTorch, overrides dynamic axes of ONNX.
         dynamic_batch: make the first axis of every input dynamic.
@@ -52,6 +53,7 @@ class BuildOptions:
     source: str
     output: Path
     weights: Path | None = None
+    reference: Path | None = None
     factory_arguments: dict[str, Any] = field(default_factory=dict)
     inputs: tuple[InputOption, ...] = ()
     dynamic_batch: bool = False
@@ -67,6 +69,25 @@ class BuildOptions:
     threads: int = 0
     repeats: int = 100
     seed: int = 0
+
+
+@dataclass(frozen=True)
+class TrainingOptions:
+    """What a user asks of quantisation-aware training.
+
+    Attributes:
+        epochs: passes over the training data.
+        learning_rate: highest one of AdamW; it falls to 0 along a cosine.
+        batch: samples a step.
+        distillation: share of the loss that asks for the float model's outputs instead of the labels, 0 to 1.
+        samples: most training samples of an epoch, others in each; 0 means all.
+    """
+
+    epochs: int = 2
+    learning_rate: float = 1e-4
+    batch: int = 128
+    distillation: float = 0.9
+    samples: int = 10_000
 
 
 def parse_input(text: str) -> InputOption:

@@ -21,10 +21,11 @@ from sanderling.model.package import EVIDENCE, REPORT, file_entries, is_package,
 from sanderling.run.engines import DEFAULT_ENGINE
 from sanderling.workshop import preparation, proof
 from sanderling.workshop.evidence import Evidence, Quantization, Search, VariantEvidence
+from sanderling.workshop.export.source import export
 from sanderling.workshop.material import Material
 from sanderling.workshop.mixed import mix
 from sanderling.workshop.options import BuildOptions
-from sanderling.workshop.preparation import Workpiece, WrittenVariant, write_variant
+from sanderling.workshop.preparation import Export, Workpiece, WrittenVariant, write_variant
 from sanderling.workshop.quantize.layers import layer_errors
 from sanderling.workshop.report.render import render_report
 from sanderling.workshop.search import CONFIDENCE
@@ -54,6 +55,7 @@ class BuildResult:
             "reason": self.evidence.choice,
             **self._search(),
             "evaluation_data": self.evidence.evaluation_data,
+            **({"finetuning": self.evidence.finetuning.model_dump()} if self.evidence.finetuning else {}),
             "events": [event.model_dump() for event in self.evidence.events],
         }
 
@@ -62,8 +64,13 @@ class BuildResult:
         return {"search": quantization.search.summary()} if quantization and quantization.search else {}
 
 
-def build(options: BuildOptions, progress: Progress | None = None) -> BuildResult:
+def build(options: BuildOptions, progress: Progress | None = None, make_graph: Export = export) -> BuildResult:
     """Build a package.
+
+    Args:
+        options: what to build.
+        progress: told about stages, steps and events.
+        make_graph: brings the source to an ONNX graph.
 
     Raises:
         InputError: source, options or data cannot be used; nothing is written.
@@ -77,7 +84,7 @@ def build(options: BuildOptions, progress: Progress | None = None) -> BuildResul
         zipped = options.output.suffix == ".zip"
         folder = target.with_name("package") if zipped else target
         folder.mkdir()
-        piece = preparation.make(folder, options, recorder)
+        piece = preparation.make(folder, options, recorder, make_graph)
         result = _package(folder, piece, options, recorder)
         if zipped:
             write_zip(folder, target)
@@ -230,6 +237,7 @@ def _evidence(
         cost_after=piece.cost_after,
         passes=piece.passes,
         quantization=quantization,
+        finetuning=piece.finetuning,
         evaluation_data=piece.material.evaluation_origin,
         threads=options.threads or usable_cores(),
         variants=measured,

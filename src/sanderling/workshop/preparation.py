@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 import onnx
 
-from sanderling.core.errors import ModelError
 from sanderling.core.precision import Precision
 from sanderling.core.progress import Progress
 from sanderling.core.tensor import Feeds, TensorSpec, random_feeds
 from sanderling.model.cost import graph_cost
 from sanderling.model.graph import all_nodes, element_count, input_specs, output_specs, write_graph
 from sanderling.model.manifest import Source
-from sanderling.workshop.evidence import Cost, ExportEvidence
+from sanderling.workshop.evidence import Cost, ExportEvidence, Finetuning
 from sanderling.workshop.export.source import Exported, export
 from sanderling.workshop.material import Material, gather
 from sanderling.workshop.optimize.names import name_nodes
@@ -24,9 +24,11 @@ from sanderling.workshop.optimize.passes import PASSES
 from sanderling.workshop.optimize.shapes import apply_shapes, has_dynamic_batch, prove_rows_independent
 from sanderling.workshop.optimize.simplify import PassRecord, simplify
 from sanderling.workshop.options import BuildOptions
-from sanderling.workshop.quantize.qdq import is_quantized
 from sanderling.workshop.quantize.recipe import Quantized
-from sanderling.workshop.variants import make_variants
+from sanderling.workshop.quantized_source import divided, int8_as_it_is
+from sanderling.workshop.variants import Made, make_variants
+
+Export = Callable[[BuildOptions, Progress], Exported]
 
 
 @dataclass(frozen=True)
@@ -64,24 +66,32 @@ class Workpiece:
     material: Material
     variants: tuple[WrittenVariant, ...]
     quantized: Quantized | None
+    finetuning: Finetuning | None = None
 
 
-def make(folder: Path, options: BuildOptions, progress: Progress) -> Workpiece:
+def make(folder: Path, options: BuildOptions, progress: Progress, make_graph: Export = export) -> Workpiece:
     """Export, simplify and convert, and write each variant into ``folder``.
 
     Raises:
         InputError: source, options or data cannot be used.
         UnavailableError: an extra is missing.
     """
-    exported = export(options, progress)
-    model = _shaped(exported, options)
+    exported = make_graph(options, progress)
+    model, quantized = divided(exported, options, progress)
+    model = _shaped(model, exported, options)
     inputs, outputs = input_specs(model), output_specs(model)
-    material = gather(options, inputs, outputs, progress)
+    material = exported.material or gather(options, inputs, outputs, progress)
     cost_before = _cost(model)
     passes = (*raise_opset_passes(model), *PASSES)
-    simplified, records = simplify(model, _probes(inputs, material, options), progress, passes=passes)
+    probes = _probes(inputs, material, options)
+    simplified, records = simplify(model, probes, progress, passes=passes)
     name_nodes(simplified)
-    variants, quantized = _written(folder, simplified, material, options, progress)
+    made: Iterable[Made] = (
+        make_variants(simplified, material.calibration, options, progress)
+        if quantized is None
+        else int8_as_it_is(simplified, _shaped(quantized, exported, options), probes, progress)
+    )
+    variants, how = _written(folder, made)
     return Workpiece(
         source=exported.source,
         export_check=exported.check,
@@ -92,18 +102,13 @@ def make(folder: Path, options: BuildOptions, progress: Progress) -> Workpiece:
         passes=tuple(records),
         material=material,
         variants=variants,
-        quantized=quantized,
+        quantized=how,
+        finetuning=exported.finetuning,
     )
 
 
-def _shaped(exported: Exported, options: BuildOptions) -> onnx.ModelProto:
+def _shaped(model: onnx.ModelProto, exported: Exported, options: BuildOptions) -> onnx.ModelProto:
     """The graph with the shapes that were asked for, and the proof that a dynamic batch works."""
-    model = exported.model
-    if is_quantized(model):
-        raise ModelError(
-            f"{exported.source.name} is quantised already: build from the float model, which this build quantises "
-            "and compares itself"
-        )
     if exported.source.format == "onnx":
         own = {spec.name: spec.dtype for spec in input_specs(model)}
         asked = [
@@ -133,13 +138,11 @@ def write_variant(
     return WrittenVariant(identifier, precision, path, write_graph(model, path), float_nodes)
 
 
-def _written(
-    folder: Path, model: onnx.ModelProto, material: Material, options: BuildOptions, progress: Progress
-) -> tuple[tuple[WrittenVariant, ...], Quantized | None]:
+def _written(folder: Path, variants: Iterable[Made]) -> tuple[tuple[WrittenVariant, ...], Quantized | None]:
     """Write each variant as soon as it is made: several copies of the weights would set the build's peak memory."""
     written = []
     quantized = None
-    for made in make_variants(model, material.calibration, options, progress):
+    for made in variants:
         written.append(write_variant(folder, str(made.precision), made.precision, made.model, made.float_nodes))
         quantized = made.quantized or quantized
     return tuple(written), quantized

@@ -11,10 +11,12 @@ from hypothesis import strategies as st
 from sanderling.core.statistics import (
     SQNR_CAP_DB,
     binomial_upper,
+    fitted_slope,
     mean_upper,
     paired_drop_upper,
     percentiles,
     relative_error,
+    sign_test,
     sqnr_db,
 )
 
@@ -193,3 +195,18 @@ def test_bound_on_a_mean_covers_the_true_mean():
     missed = sum(mean_upper(generator.exponential(1.0, 100)) < 1.0 for _ in range(200))
     assert missed <= 0.12 * 200
     assert mean_upper(np.full(50, 0.25)) == pytest.approx(0.25)
+
+
+@pytest.mark.parametrize(("won", "lost", "chance"), [(10, 0, 2**-10), (0, 10, 1.0), (5, 5, 0.623046875), (0, 0, 1.0)])
+def test_sign_test_is_the_tail_of_fair_coins(won, lost, chance):
+    assert sign_test(won, lost) == pytest.approx(chance)
+
+
+def test_slope_of_a_line_is_exact_and_its_interval_covers_it():
+    assert fitted_slope([1.0, 3.0, 5.0, 7.0]) == pytest.approx((2, 2, 2))
+    generator = np.random.default_rng(0)
+    covered = 0
+    for _ in range(400):
+        _, low, high = fitted_slope(list(0.5 * np.arange(12) + generator.standard_normal(12)))
+        covered += low <= 0.5 <= high
+    assert 0.92 <= covered / 400 <= 0.98

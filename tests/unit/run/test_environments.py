@@ -199,7 +199,9 @@ def test_only_sanderling_is_reachable_in_it(made):
 
 def test_known_environments_are_found_by_their_engine():
     assert environment_of("rknn").name == "rknn"
-    with pytest.raises(OptionError, match=r"engine 'onnxruntime' needs no environment of its own, .*are rknn"):
+    with pytest.raises(
+        OptionError, match=r"engine 'onnxruntime' needs no environment of its own, .*are mindspore, rknn"
+    ):
         environment_of("onnxruntime")
-    with pytest.raises(OptionError, match=r"unknown engine 'abacus': .*are rknn"):
+    with pytest.raises(OptionError, match=r"unknown engine 'abacus': .*are mindspore, rknn"):
         environment_of("abacus")

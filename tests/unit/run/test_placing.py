@@ -137,6 +137,14 @@ def test_nodes_that_fell_back_are_named():
     check_placement(placement, parse_requirement("npu=50%"))
 
 
+def test_share_of_the_computation_counts_where_it_is_known():
+    kinds, macs = {DeviceKind.NPU: 0.5, DeviceKind.CPU: 0.5}, {DeviceKind.NPU: 0.99, DeviceKind.CPU: 0.01}
+    placement = Placement("npu:0", kinds, ("reshape",), macs=macs)
+    check_placement(placement, parse_requirement("npu=95%"))
+    with pytest.raises(NotMetError, match=r"1 % of the multiply–accumulates run on cpu, 50 % are required"):
+        check_placement(placement, parse_requirement("cpu=50%"))
+
+
 @pytest.mark.parametrize("text", ["tpu", "npu=", "npu=95", "npu=101%", "npu=-1%", ""])
 def test_requirement_of_another_form_is_refused(text):
     with pytest.raises(OptionError, match="as in npu=95%"):

@@ -72,6 +72,7 @@ def test_table_of_layers_tells_where_each_runs_and_in_what():
     placement = _placement(TABLE, RKNN.devices()[0])
     assert placement.kinds == {DeviceKind.NPU: 0.75, DeviceKind.CPU: 0.25}
     assert placement.fell_back == ("Reshape:scores_mm_tp_rs",)
+    assert placement.share(DeviceKind.NPU) == (1.0, "multiply–accumulates")
     assert placement.detail.endswith("layers 3 in float16, 1 in int8")
 
 

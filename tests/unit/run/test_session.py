@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gc
 import shutil
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 import sanderling
 from sanderling.api import build
 from sanderling.core.errors import EngineError, OptionError, PackageError, TensorError
-from sanderling.run.session import load
+from sanderling.run.session import load, open_sessions
 from tests.models import conv_classifier, random_arrays, run_directly, save, sum_and_difference
 
 
@@ -158,3 +159,18 @@ def test_altered_package_is_not_loaded(package, tmp_path):
 def test_public_build_is_still_a_function_after_a_build(package):  # noqa: ARG001
     # A module of that name, once imported, would take the function's place.
     assert callable(sanderling.build)
+
+
+def test_open_sessions_are_those_that_were_not_closed_oldest_first(package):
+    before = open_sessions()
+    first, second, third = (load(package, variant="fp32") for _ in range(3))
+    second.close()
+    second.close()
+    assert [session for session in open_sessions() if session not in before] == [first, third]
+    assert first.number < third.number
+    assert first.opened_at.startswith(f"{__file__}:")
+    del third  # nobody can use it any more: it is no leak
+    gc.collect()
+    assert [session for session in open_sessions() if session not in before] == [first]
+    first.close()
+    assert open_sessions() == before

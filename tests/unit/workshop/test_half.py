@@ -6,7 +6,8 @@ import pytest
 from onnx import helper
 
 from sanderling.core.progress import Recorder, Silent
-from sanderling.workshop.optimize.half import LARGEST, overflowing_nodes, to_half
+from sanderling.model.half import LARGEST, overflowing_nodes
+from sanderling.workshop.optimize.half import to_half
 from tests.models import conv_classifier, make_model, random_arrays, run_directly, tensor
 
 FEEDS = random_arrays({"image": (2, 3, 8, 8)})

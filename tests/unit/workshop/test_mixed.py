@@ -15,7 +15,9 @@ from sanderling.workshop.material import Material
 from sanderling.workshop.mixed import Mixed, likely_upper, mix
 from sanderling.workshop.options import BuildOptions
 from sanderling.workshop.quantize.histogram import observe
+from sanderling.workshop.quantize.qdq import Scheme
 from sanderling.workshop.quantize.recipe import Quantized, quantize
+from sanderling.workshop.quantize.sensitivity import Sensitivity
 from sanderling.workshop.search import CONFIDENCE, MOST_ROUGH, MOST_TESTS
 from sanderling.workshop.variants import float_nodes
 from tests.models import conv_classifier, run_directly, tensor
@@ -137,16 +139,19 @@ def test_budget_that_no_form_keeps_gives_no_graph_but_the_front(model, int8, mon
     assert tested.accuracy.drop_upper > strict.limit
 
 
-def test_graph_with_a_subgraph_is_skipped_with_an_event(model, int8):
+def test_graph_with_a_subgraph_is_quantised_but_not_searched_and_says_so(model):
     branch = helper.make_graph(
-        [helper.make_node("Identity", ["scores"], ["same"])], "branch", [], [tensor("same", [None, 4])]
+        [helper.make_node("Identity", ["flat"], ["same"])], "branch", [], [tensor("same", [None, None])]
     )
-    choice = helper.make_node("If", ["flag"], ["chosen"], "if", then_branch=branch, else_branch=branch)
     nested = onnx.ModelProto()
     nested.CopyFrom(model)
-    nested.graph.node.append(choice)
+    nested.graph.node.append(helper.make_node("If", ["flag"], ["chosen"], "if", then_branch=branch, else_branch=branch))
+    nested.graph.initializer.append(onnx.numpy_helper.from_array(np.bool_(True), "flag"))
+    nested.graph.output.append(tensor("chosen", [None, None]))
     recorder = Recorder(Silent())
-    assert mix(nested, int8, MATERIAL, BUDGET, OPTIONS, recorder) is None
+
+    assert mix(nested, quantized(nested), MATERIAL, BUDGET, OPTIONS, recorder) is None
+
     (event,) = recorder.events
     assert event.kind == "search-skipped"
     assert "If, Loop or Scan" in event.reason
@@ -167,8 +172,7 @@ def test_other_metrics_find_the_layers_too(model, int8, metric):
 
 def test_graph_without_anything_to_put_back_has_one_point():
     plain = conv_classifier()
-    whole = quantized(plain)
-    nothing = Quantized(plain, whole.scheme.__class__({}), plain, whole.histograms, 0.0, ())
+    nothing = Quantized(plain, Scheme({}), plain, {}, 0.0, (), sensitivity=Sensitivity({}, {}, 0))
     found = mix(plain, nothing, MATERIAL, BUDGET, OPTIONS, Silent())
     assert found.graph is None
     assert len(found.search.points) == 1

@@ -104,6 +104,8 @@ class Placement:
     Attributes:
         device: that was asked for.
         kinds: kind of hardware to the share of nodes that runs there, in [0, 1]; they sum to 1.
+        macs: kind of hardware to the share of multiply–accumulates; None where the engine's layers are not the graph's
+            nodes, so that it cannot be told.
         fell_back: names of nodes that run elsewhere than asked, as far as the engine names them.
         detail: the engine's own words.
     """
@@ -112,6 +114,13 @@ class Placement:
     kinds: dict[DeviceKind, float]
     fell_back: tuple[str, ...] = ()
     detail: str = ""
+    macs: dict[DeviceKind, float] | None = None
+
+    def share(self, kind: DeviceKind) -> tuple[float, str]:
+        """Share that runs on a kind of hardware, in [0, 1], and of what."""
+        if self.macs is not None:
+            return self.macs.get(kind, 0.0), "multiply–accumulates"
+        return self.kinds.get(kind, 0.0), "nodes"
 
 
 class Executable(Protocol):

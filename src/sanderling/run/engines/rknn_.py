@@ -469,7 +469,18 @@ def _placement(told: Sequence[str], device: DeviceInfo) -> Placement:
     fell_back = tuple(layer["name"] for layer in layers if layer["place"].lower() != device.kind)
     counted = ", ".join(f"{count} in {dtype}" for dtype, count in dtypes.most_common())
     kinds = {kind: count / len(layers) for kind, count in places.items()}
-    return Placement(device.device, kinds, fell_back, f"{device.description}: layers {counted}")
+    detail = f"{device.description}: layers {counted}"
+    return Placement(device.device, kinds, fell_back, detail, _macs(fell_back, device.kind))
+
+
+def _macs(fell_back: Sequence[str], kind: DeviceKind) -> dict[DeviceKind, float] | None:
+    """Share of multiply–accumulates; None when the chip's processor has some: layers are not the graph's nodes.
+
+    The toolkit names a layer by its operator and output.
+    """
+    from sanderling.model.cost import COUNTED
+
+    return None if any(name.partition(":")[0] in COUNTED for name in fell_back) else {kind: 1.0}
 
 
 def _raised(error: Exception) -> str:

@@ -12,7 +12,8 @@ from sanderling.core.files import sha256_of
 from sanderling.core.progress import Progress
 from sanderling.model.graph import read_graph
 from sanderling.model.manifest import Source
-from sanderling.workshop.evidence import ExportEvidence
+from sanderling.workshop.evidence import ExportEvidence, Finetuning
+from sanderling.workshop.material import Material
 from sanderling.workshop.options import BuildOptions
 
 if TYPE_CHECKING:
@@ -24,11 +25,21 @@ _PICKLES = (".pt", ".pth", ".pkl", ".bin")
 
 @dataclass(frozen=True)
 class Exported:
-    """A graph, where it came from, and its comparison with PyTorch where there was one."""
+    """A graph and where it came from.
+
+    Attributes:
+        check: its comparison with PyTorch, where there was one.
+        reference: the float model that a quantised ``model`` was made from, where that is known.
+        material: data that was read already.
+        finetuning: how a quantised ``model`` was trained.
+    """
 
     model: onnx.ModelProto
     source: Source
     check: ExportEvidence | None
+    reference: onnx.ModelProto | None = None
+    material: Material | None = None
+    finetuning: Finetuning | None = None
 
 
 def export(options: BuildOptions, progress: Progress) -> Exported:

@@ -47,13 +47,13 @@ def to_onnx(module: Module, options: BuildOptions) -> onnx.ModelProto:
     if archive and options.dynamic_batch and not module.range_constraints:
         raise OptionError("--dynamic batch: the archive was exported with a fixed batch; export it with a dynamic one")
     batch = _TRACED_BATCH if options.dynamic_batch else None
-    arguments = _tensors(options.inputs, batch, options.seed)
+    arguments = tensors(options.inputs, batch, options.seed)
     shapes = None
     if options.dynamic_batch and not archive:
         axis = torch.export.Dim("batch")
         shapes = tuple({0: axis} for _ in options.inputs)
     try:
-        with _quiet():
+        with quiet():
             program = torch.onnx.export(
                 module,
                 () if archive else tuple(arguments),
@@ -72,7 +72,9 @@ def to_onnx(module: Module, options: BuildOptions) -> onnx.ModelProto:
     return _named_batch(model) if options.dynamic_batch else model
 
 
-def compare(module: Module, model: onnx.ModelProto, options: BuildOptions) -> ExportEvidence:
+def compare(
+    module: Module, model: onnx.ModelProto, options: BuildOptions, *, tolerance: float = TOLERANCE
+) -> ExportEvidence:
     """Run both on several inputs, and on two batch sizes where the batch is dynamic.
 
     Raises:
@@ -84,15 +86,15 @@ def compare(module: Module, model: onnx.ModelProto, options: BuildOptions) -> Ex
     worst = 0.0
     for batch in batch_sizes:
         for seed in range(_INPUTS_PER_BATCH_SIZE):
-            arguments = _tensors(options.inputs, batch or None, options.seed + 1 + seed)
+            arguments = tensors(options.inputs, batch or None, options.seed + 1 + seed)
             expected = _expected(callable_module, arguments, options)
             names = [spec.name for spec in executable.inputs]
             got = executable.run(dict(zip(names, (tensor.numpy() for tensor in arguments), strict=True)))
             worst = max(worst, *_errors(expected, list(got.values())))
     executable.close()
-    if worst > TOLERANCE:
+    if worst > tolerance:
         raise ModelError(
-            f"the exported ONNX disagrees with PyTorch: relative error {worst:.2e}, at most {TOLERANCE:.0e} allowed; "
+            f"the exported ONNX disagrees with PyTorch: relative error {worst:.2e}, at most {tolerance:.0e} allowed; "
             "look for data-dependent branches or randomness in forward()"
         )
     shown = batch_sizes if options.dynamic_batch else (options.inputs[0].concrete_shape()[0],)
@@ -100,7 +102,7 @@ def compare(module: Module, model: onnx.ModelProto, options: BuildOptions) -> Ex
         batch_sizes=shown,
         inputs_tried=len(batch_sizes) * _INPUTS_PER_BATCH_SIZE,
         relative_error=worst,
-        tolerance=TOLERANCE,
+        tolerance=tolerance,
     )
 
 
@@ -113,7 +115,8 @@ def _expected(module: torch.nn.Module, arguments: list[torch.Tensor], options: B
         raise ModelError(f"the module does not run on {shapes}: {type(error).__name__}: {first_line(error)}") from error
 
 
-def _tensors(specs: tuple[TensorSpec, ...], batch: int | None, seed: int) -> list[torch.Tensor]:
+def tensors(specs: tuple[TensorSpec, ...], batch: int | None, seed: int) -> list[torch.Tensor]:
+    """Random arguments that fit ``specs``, with another first axis where ``batch`` is given."""
     sized = [spec if batch is None else spec.model_copy(update={"shape": (batch, *spec.shape[1:])}) for spec in specs]
     return [torch.from_numpy(array) for array in random_feeds(sized, seed=seed).values()]
 
@@ -140,7 +143,7 @@ def _named_batch(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """Keep the exporter's chatter off the terminal."""
     level = logging.root.manager.disable
     logging.disable(logging.CRITICAL)

@@ -4,34 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import numpy as np
 import onnx
 
 from sanderling.core.progress import Event, Progress
-from sanderling.model.graph import initializer_array, sorted_nodes
-
-LARGEST = 65_504.0
-
-
-def overflowing_nodes(model: onnx.ModelProto, ranges: Mapping[str, tuple[float, float]]) -> dict[str, str]:
-    """Nodes that read or write a value beyond FP16's largest, with the reason.
-
-    Args:
-        model: FP32 graph with named nodes.
-        ranges: lowest and highest value of each tensor on the calibration data.
-    """
-    peaks = {name: max(abs(low), abs(high)) for name, (low, high) in ranges.items()}
-    for tensor in model.graph.initializer:
-        if tensor.data_type == onnx.TensorProto.FLOAT:
-            array = initializer_array(tensor)
-            finite = np.abs(array[np.isfinite(array)])  # FP16 has infinity, which masks use
-            peaks[tensor.name] = float(finite.max()) if finite.size else 0.0
-    found = {}
-    for node in model.graph.node:
-        names = [name for name in (*node.input, *node.output) if peaks.get(name, 0.0) > LARGEST]
-        if names:
-            found[node.name] = f"'{names[0]}' reaches {peaks[names[0]]:.3g}, FP16 ends at {LARGEST:.0f}"
-    return found
+from sanderling.model.graph import sorted_nodes
+from sanderling.model.half import overflowing_nodes
 
 
 def to_half(

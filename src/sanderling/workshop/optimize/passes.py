@@ -34,6 +34,14 @@ def deduplicate(model: onnx.ModelProto) -> onnx.ModelProto:
     return ir.to_proto(passes(ir.from_proto(model)).model)
 
 
+def clear_metadata(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Drop what exporters note about each node for debugging: it can be larger than eight-bit weights."""
+    import onnx_ir as ir
+    from onnx_ir.passes import common
+
+    return ir.to_proto(common.ClearMetadataAndDocStringPass()(ir.from_proto(model)).model)
+
+
 def slim(model: onnx.ModelProto) -> onnx.ModelProto:
     """Fold constants and shapes, and fuse patterns such as Pad+Conv and Conv+BatchNormalization."""
     import onnxslim

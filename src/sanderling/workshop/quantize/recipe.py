@@ -25,7 +25,8 @@ from sanderling.workshop.quantize.histogram import Histogram, Observation, obser
 from sanderling.workshop.quantize.qdq import Scheme, quantized_blocks, to_int8
 from sanderling.workshop.quantize.rounding import round_weights
 from sanderling.workshop.quantize.sensitive import sensitive_nodes
-from sanderling.workshop.quantize.thresholds import METHODS, Range
+from sanderling.workshop.quantize.sensitivity import Sensitivity, has_subgraphs, measure_sensitivity
+from sanderling.workshop.quantize.thresholds import METHODS, SPANS, Range
 
 _SELECTION_SAMPLES = 128
 
@@ -42,6 +43,7 @@ class Quantized:
         sqnr_db: of the outputs on the selection samples.
         candidates: all forms that were tried.
         means: by which the biases of INT8 blocks are corrected; empty where that did not help.
+        sensitivity: noise of each tensor and weight by itself; None for a graph with subgraphs.
     """
 
     model: onnx.ModelProto
@@ -51,6 +53,7 @@ class Quantized:
     sqnr_db: float
     candidates: tuple[Candidate, ...]
     means: Means = field(default_factory=dict)
+    sensitivity: Sensitivity | None = None
 
     def with_float(self, blocks: frozenset[str]) -> onnx.ModelProto:
         """The INT8 graph with these blocks in float too."""
@@ -60,10 +63,10 @@ class Quantized:
 def quantize(
     model: onnx.ModelProto, seen: Observation, calibration: Samples, *, threads: int, seed: int, progress: Progress
 ) -> Quantized:
-    """Try range methods, bias correction, equalisation and second-order rounding, and return the best.
+    """Try range methods, bias correction, equalisation, second-order rounding and a range method for each tensor.
 
     Args:
-        model: simplified FP32 graph with named nodes.
+        model: simplified FP32 graph, each node with a name of its own.
         seen: what it did on the calibration data.
         calibration: the data.
         threads: of one call.
@@ -94,7 +97,14 @@ def quantize(
     weights = round_weights(base, selection, threads=threads, seed=seed, progress=progress)
     rounded = Scheme(_spans(observed, method), left, weights)
     trials.take("second-order rounding", base, rounded, observed.histograms, observed.means)
-    return trials.best()
+    if has_subgraphs(model):
+        return trials.best()
+    best = trials.best()
+    spans = {name: _all_spans(histogram, best.scheme.ranges[name]) for name, histogram in best.histograms.items()}
+    found = measure_sensitivity(best.model, spans, best.scheme, selection, threads=threads, progress=progress)
+    scheme = replace(best.scheme, ranges={**best.scheme.ranges, **found.ranges})
+    trials.take("a range method for each tensor", best.model, scheme, best.histograms, best.means)
+    return replace(trials.best(), sensitivity=found)
 
 
 def selected(calibration: Samples) -> Samples:
@@ -154,6 +164,10 @@ def _form(model: onnx.ModelProto, scheme: Scheme, means: Means) -> onnx.ModelPro
     """The INT8 graph; blocks that stay float keep their biases."""
     rounded = {block.name for block in quantized_blocks(model, scheme)}
     return to_int8(correct_biases(model, means, scheme.weights, nodes=rounded), scheme)
+
+
+def _all_spans(histogram: Histogram, before: Range) -> dict[str, Range]:
+    return {"as before": before, **{name: method(histogram) for name, method in SPANS.items()}}
 
 
 def _spans(seen: Observation, method: str) -> dict[str, Range]:

@@ -88,7 +88,6 @@ SPANS: dict[str, Callable[[Histogram], Range]] = {
     "percentile 99.997": partial(percentile, percent=99.997),
     "percentile 99.99": percentile,
     "percentile 99.97": partial(percentile, percent=99.97),
-    "percentile 99.9": partial(percentile, percent=99.9),
     "mse": mean_squared_error,
 }
 

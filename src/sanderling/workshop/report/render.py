@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from importlib import resources
-
 from sanderling.core.errors import UnavailableError
 from sanderling.model.manifest import Manifest, Variant
-from sanderling.workshop.evidence import Evidence
+from sanderling.workshop.evidence import Evidence, Search
 from sanderling.workshop.report.charts import Bar, Point, bars, profile, scatter
 
 _UNITS = {
@@ -25,19 +23,25 @@ def render_report(manifest: Manifest, evidence: Evidence) -> str:
         UnavailableError: the ``build`` extra is not installed.
     """
     try:
-        from jinja2 import Environment, StrictUndefined
+        from jinja2 import Environment, PackageLoader, StrictUndefined
     except ImportError as error:
         raise UnavailableError("the report needs Jinja: pip install 'sanderling[build]'") from error
-    text = (resources.files("sanderling.workshop.report") / "report.html.j2").read_text("utf-8")
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    environment = Environment(
+        loader=PackageLoader("sanderling.workshop.report", "."),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
     environment.filters |= {"megabytes": _megabytes, "number": lambda value: f"{value:,}"}
     layers = evidence.quantization.layers if evidence.quantization else ()
-    return environment.from_string(text).render(
+    return environment.get_template("report.html.j2").render(
         manifest=manifest,
         evidence=evidence,
         chosen=manifest.variant(manifest.chosen),
         reference=manifest.variants[0],
         charts=_charts(manifest, evidence),
+        search=evidence.quantization.search if evidence.quantization else None,
         worst_layers=sorted(layers, key=lambda layer: layer.sqnr_db)[:_WORST_LAYERS],
         operators=_operator_changes(evidence),
         unit=_UNITS[manifest.budget.metric] if manifest.budget else "",
@@ -60,6 +64,8 @@ def _charts(manifest: Manifest, evidence: Evidence) -> dict[str, str]:
             y_title="SQNR, dB",
             x_title="tensors of the graph, first to last; higher is closer to FP32",
         )
+        if evidence.quantization.search:
+            charts["front"] = _front(manifest, evidence.quantization.search)
     return charts
 
 
@@ -79,6 +85,31 @@ def _tradeoff(manifest: Manifest) -> str:
     title = _UNITS[budget.metric] if budget else ""
     limit = budget.limit if budget else None
     return scatter(points, x_title="latency p50, ms (batch 1)", y_title=f"drop, {title}", limit=limit)
+
+
+def _front(manifest: Manifest, search: Search) -> str:
+    """What was tested: accuracy against the share of the computation that stays INT8."""
+    points = [
+        Point(
+            f"{len(point.float_blocks)} in float",
+            100 * point.macs_int8_share,
+            max(point.accuracy.drop, 0.0),
+            max(point.accuracy.drop_upper, 0.0),
+            index == search.chosen,
+        )
+        for index, point in enumerate(search.points)
+        if point.accuracy is not None
+    ]
+    full = next((variant.accuracy for variant in manifest.variants if variant.id == "int8"), None)
+    if full is not None:
+        points.append(Point("int8", 100.0, max(full.drop, 0.0), max(full.drop_upper, 0.0), False))
+    budget = manifest.budget
+    return scatter(
+        points,
+        x_title="multiply–accumulates in INT8, %",
+        y_title=f"drop, {_UNITS[budget.metric] if budget else ''}",
+        limit=budget.limit if budget else None,
+    )
 
 
 def _size_bar(manifest: Manifest, variant: Variant) -> Bar:
