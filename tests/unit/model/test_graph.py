@@ -17,6 +17,7 @@ from sanderling.model.graph import (
     output_specs,
     read_graph,
     set_shape,
+    subgraph_names,
     tensor_spec,
     used_names,
     weight_bytes,
@@ -171,6 +172,12 @@ def test_nodes_and_names_of_subgraphs_are_found():
     model = make_model([node], [tensor("flag", [], "bool"), tensor("hidden", [1])], [tensor("y", [1])])
     assert [node.op_type for node in all_nodes(model.graph)] == ["If", "Neg", "Neg"]
     assert {"flag", "hidden", "inner", "y"} <= used_names(model.graph)
+    assert "hidden" in subgraph_names(model.graph)
+    assert not {"flag", "y"} & subgraph_names(model.graph)
+
+
+def test_graph_without_subgraphs_has_no_names_in_them():
+    assert subgraph_names(conv_classifier().graph) == set()
 
 
 def test_shape_is_replaced():
