@@ -14,7 +14,7 @@ from onnx import helper, numpy_helper
 
 from sanderling.core.errors import ModelError, OptionError
 from sanderling.core.tensor import Array
-from sanderling.model.graph import initializer_array, weight_bytes
+from sanderling.model.graph import initializer_array, used_names, weight_bytes
 
 BITS = (8, 4)
 GROUP_SIZES = (16, 32, 64, 128, 256)
@@ -22,7 +22,6 @@ DEFAULT_GROUP_SIZE = 32
 _COMPUTE_IN_INT8 = 4  # MatMulNBits' accuracy_level
 _DOMAIN = "com.microsoft"
 _MOSTLY = 0.5
-_PRODUCTS = ("MatMul", "Gemm")
 
 
 def is_transformer(model: onnx.ModelProto) -> bool:
@@ -46,7 +45,8 @@ def to_weight_only(
     Args:
         model: simplified FP32 graph; it is left alone.
         bits: 8 or 4.
-        group_size: neighbours along the reduced axis that share a scale and a zero point.
+        group_size: neighbours along the reduced axis that share a scale and a zero point; in tables the largest size
+            up to this that divides a row, and a row that none divides stays in float.
         embeddings: tables too.
 
     Raises:
@@ -63,9 +63,10 @@ def to_weight_only(
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
     _split_gemms(copy.graph)
-    made = _quantize(copy, "MatMul", bits, group_size)
+    made = _store_products(copy, bits, group_size)
     if embeddings:
-        made = _quantize(made, "Gather", 4, group_size) if bits == 4 else _tables_in_8_bits(made, group_size)
+        _store_tables(made, bits, group_size)
+    _drop_unused(made.graph)
     if not any(node.domain == _DOMAIN for node in made.graph.node):
         raise ModelError("no product and no table has a constant weight that could be stored in few bits")
     return made
@@ -75,6 +76,8 @@ def _weight(node: onnx.NodeProto, constants: dict[str, onnx.TensorProto]) -> Ite
     """The name of the weight that could be stored in few bits, if there is one."""
     place = {"MatMul": 1, "Gemm": 1, "Gather": 0}.get(node.op_type)
     if place is None:
+        return
+    if node.op_type == "Gather" and any(attribute.name == "axis" and attribute.i for attribute in node.attribute):
         return
     tensor = constants.get(node.input[place])
     if tensor is not None and tensor.data_type == onnx.TensorProto.FLOAT and len(tensor.dims) == 2:
@@ -115,7 +118,9 @@ def _split(
     ]
 
 
-def _quantize(model: onnx.ModelProto, kind: str, bits: int, group_size: int) -> onnx.ModelProto:
+def _store_products(model: onnx.ModelProto, bits: int, group_size: int) -> onnx.ModelProto:
+    constants = {tensor.name: tensor for tensor in model.graph.initializer}
+    others = [node.name for node in model.graph.node if node.op_type == "MatMul" and not list(_weight(node, constants))]
     level = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:
@@ -123,13 +128,9 @@ def _quantize(model: onnx.ModelProto, kind: str, bits: int, group_size: int) -> 
 
         quantizer = MatMulNBitsQuantizer(
             model,
+            nodes_to_exclude=others,
             algo_config=DefaultWeightOnlyQuantConfig(
-                block_size=group_size,
-                is_symmetric=False,
-                accuracy_level=_COMPUTE_IN_INT8,
-                op_types_to_quantize=(kind,),
-                quant_axes=(("MatMul", 0), ("Gather", 1)),
-                bits=bits,
+                block_size=group_size, is_symmetric=False, accuracy_level=_COMPUTE_IN_INT8, bits=bits
             ),
         )
         quantizer.process()
@@ -139,50 +140,67 @@ def _quantize(model: onnx.ModelProto, kind: str, bits: int, group_size: int) -> 
     return made
 
 
-def _tables_in_8_bits(model: onnx.ModelProto, group_size: int) -> onnx.ModelProto:
-    """Store tables in bytes, which the quantiser does for 4 bits only."""
+def _store_tables(model: onnx.ModelProto, bits: int, group_size: int) -> None:
+    """Store tables in bytes; the quantiser does it for 4 bits only, and takes tables of integers for floats."""
     constants = {tensor.name: tensor for tensor in model.graph.initializer}
     stored: set[str] = set()
     for node in model.graph.node:
         if node.op_type != "Gather" or not list(_weight(node, constants)):
             continue
         table = node.input[0]
+        group = _dividing(group_size, constants[table].dims[1])
+        if group is None:
+            continue
+        names = [f"{table}_{part}" for part in (f"Q{bits}", "scales", "zero_points")]
         if table not in stored:
             stored.add(table)
-            parts = _in_groups(initializer_array(constants[table]), group_size)
-            names = (f"{table}_Q8", f"{table}_scales", f"{table}_zero_points")
+            parts = _in_groups(initializer_array(constants[table]), bits, group)
             model.graph.initializer.extend(map(numpy_helper.from_array, parts, names))
-        axis = next((attribute.i for attribute in node.attribute if attribute.name == "axis"), 0)
         node.CopyFrom(
             helper.make_node(
                 "GatherBlockQuantized",
-                [f"{table}_Q8", node.input[1], f"{table}_scales", f"{table}_zero_points"],
+                [names[0], node.input[1], *names[1:]],
                 node.output,
-                f"{node.name}_Q8",
+                node.name,
                 domain=_DOMAIN,
-                gather_axis=axis,
+                gather_axis=0,
                 quantize_axis=1,
-                block_size=group_size,
-                bits=8,
+                block_size=group,
+                bits=bits,
             )
         )
     if stored and all(opset.domain != _DOMAIN for opset in model.opset_import):
         model.opset_import.append(helper.make_opsetid(_DOMAIN, 1))
-    used = {name for node in model.graph.node for name in node.input}
-    kept = [tensor for tensor in model.graph.initializer if tensor.name in used]
-    del model.graph.initializer[:]
-    model.graph.initializer.extend(kept)
-    return model
 
 
-def _in_groups(table: Array, group_size: int) -> tuple[Array, Array, Array]:
-    """Codes (rows, width), scales and zero points (rows, groups) of a float table (rows, width)."""
-    starts = range(0, table.shape[1], group_size)
-    low = np.minimum(np.minimum.reduceat(table, starts, axis=1), 0)
-    high = np.maximum(np.maximum.reduceat(table, starts, axis=1), 0)
-    scales = ((high - low) / 255).astype(np.float32)
+def _dividing(group_size: int, width: int) -> int | None:
+    """The largest group that divides a table's rows, as OpenVINO asks for; ONNX Runtime would take 4 bits only so."""
+    return max((size for size in GROUP_SIZES if size <= group_size and width % size == 0), default=None)
+
+
+def _in_groups(table: Array, bits: int, group_size: int) -> tuple[Array, Array, Array]:
+    """Codes and zero points in bytes, and scales (rows, groups), of a float table (rows, width)."""
+    levels = 2**bits - 1
+    groups = table.reshape(len(table), -1, group_size)
+    low, high = np.minimum(groups.min(2), 0), np.maximum(groups.max(2), 0)
+    scales = ((high - low) / levels).astype(np.float32)
     scales[scales == 0] = 1
     zero_points = np.rint(-low / scales)
-    spread = [np.repeat(part, group_size, axis=1)[:, : table.shape[1]] for part in (scales, zero_points)]
-    codes = np.clip(np.rint(table / spread[0] + spread[1]), 0, 255)
-    return codes.astype(np.uint8), scales, zero_points.astype(np.uint8)
+    codes = np.clip(np.rint(groups / scales[..., None] + zero_points[..., None]), 0, levels)
+    return _packed(codes.reshape(table.shape), bits), scales, _packed(zero_points, bits)
+
+
+def _packed(codes: Array, bits: int) -> Array:
+    """Bytes of codes along the last axis; of 4 bits the first is the lower half."""
+    whole = codes.astype(np.uint8)
+    if bits == 8:
+        return whole
+    even = np.pad(whole, ((0, 0), (0, whole.shape[1] % 2)))
+    return even[:, ::2] | even[:, 1::2] << 4
+
+
+def _drop_unused(graph: onnx.GraphProto) -> None:
+    used = used_names(graph)
+    kept = [tensor for tensor in graph.initializer if tensor.name in used]
+    del graph.initializer[:]
+    graph.initializer.extend(kept)
