@@ -81,7 +81,8 @@ def build(
         str | None, typer.Option(help="top1=0.8, map=1 or agreement=2 (points), or cosine=0.001.")
     ] = None,
     precision: Annotated[
-        str | None, typer.Option(help="Such as fp32,int8,int4-weights; all that the data and the model allow by default.")
+        str | None,
+        typer.Option(help="Such as fp32,int8,int4-weights; all that data and model allow by default."),
     ] = None,
     group_size: Annotated[int, typer.Option(help="Of int8-weights and int4-weights: 16, 32, 64, 128 or 256.")] = 32,
     float_embeddings: Annotated[

@@ -25,5 +25,7 @@ def test_fp32_is_always_there_first_and_nothing_twice(text, expected):
 
 
 def test_unknown_precision_is_named_with_the_available_ones():
-    with pytest.raises(OptionError, match="unknown precision 'int4': available are fp32, fp16, int8, int8-weights, int4-weights"):
+    with pytest.raises(
+        OptionError, match="unknown precision 'int4': available are fp32, fp16, int8, int8-weights, int4"
+    ):
         parse_precisions("fp32,int4")

@@ -112,6 +112,9 @@ def _split(
     if len(node.input) < 3 or not node.input[2]:
         return [helper.make_node("MatMul", [node.input[0], weight], node.output, node.name)]
     product = f"{node.output[0]}_product"
+    for known in [value for value in graph.value_info if value.name == node.output[0]]:
+        graph.value_info.add().CopyFrom(known)
+        graph.value_info[-1].name = product
     return [
         helper.make_node("MatMul", [node.input[0], weight], [product], node.name),
         helper.make_node("Add", [product, node.input[2]], node.output, f"{node.name}_bias"),
