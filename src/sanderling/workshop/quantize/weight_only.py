@@ -177,7 +177,7 @@ def _store_tables(model: onnx.ModelProto, bits: int, group_size: int) -> None:
 
 
 def _dividing(group_size: int, width: int) -> int | None:
-    """The largest group that divides a table's rows, as OpenVINO asks for; ONNX Runtime would take 4 bits only so."""
+    """The largest group that divides a table's rows: OpenVINO takes no other, and 4 bits need an even width."""
     return max((size for size in GROUP_SIZES if size <= group_size and width % size == 0), default=None)
 
 
