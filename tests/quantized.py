@@ -24,9 +24,7 @@ def in_int8(model: onnx.ModelProto, feeds: Mapping[str, np.ndarray]) -> onnx.Mod
         feeds: inputs that show how far each tensor ranges.
     """
     folded = _folded(model)
-    tensors = float_tensors(folded)
-    seen = {**feeds, **run_directly(with_outputs(folded, tensors), feeds)}
-    spans = {name: (np.float32(seen[name].min()), np.float32(seen[name].max())) for name in tensors}
+    spans = {name: (np.float32(low), np.float32(high)) for name, (low, high) in ranges_of(folded, feeds).items()}
     quantizer = QDQQuantizer(
         folded,
         per_channel=True,
@@ -41,6 +39,13 @@ def in_int8(model: onnx.ModelProto, feeds: Mapping[str, np.ndarray]) -> onnx.Mod
     )
     quantizer.quantize_model()
     return sorted_nodes(quantizer.model.model)
+
+
+def ranges_of(model: onnx.ModelProto, feeds: Mapping[str, np.ndarray]) -> dict[str, tuple[float, float]]:
+    """Lowest and highest value of each float tensor."""
+    tensors = float_tensors(model)
+    seen = {**feeds, **run_directly(with_outputs(model, tensors), feeds)}
+    return {name: (float(seen[name].min()), float(seen[name].max())) for name in tensors}
 
 
 def step_of(model: onnx.ModelProto, output: str) -> float:

@@ -155,6 +155,13 @@ def used_names(graph: onnx.GraphProto) -> set[str]:
     return names
 
 
+def subgraph_names(graph: onnx.GraphProto) -> set[str]:
+    """Names that subgraphs (of If, Loop, Scan) read or return, some of which are tensors of the graph itself."""
+    inner = [attribute.g for node in all_nodes(graph) for attribute in node.attribute if attribute.HasField("g")]
+    inner += [part for node in all_nodes(graph) for attribute in node.attribute for part in attribute.graphs]
+    return set().union(*(used_names(part) for part in inner))
+
+
 def element_count(tensor: onnx.TensorProto) -> int:
     """Number of elements of an initialiser."""
     return math.prod(tensor.dims)

@@ -93,7 +93,7 @@ class Search(_Record):
 
     Attributes:
         evaluations: of whole forms: on calibration data to look for the boundary, and on evaluation data to decide.
-        confidence: of the bound that had to keep the budget; higher than 95 %, as all-INT8 was tested before.
+        confidence: of the bounds that had to keep the budget, here and of all INT8 before: higher than 95 % each.
         chosen: index into ``points``; None when none that was tested holds.
         points: the accuracy–latency front and what lies between.
         blocks: precision of each block in the chosen form.

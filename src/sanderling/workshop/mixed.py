@@ -23,12 +23,11 @@ from sanderling.workshop.evidence import BlockPrecision, Search, SearchPoint
 from sanderling.workshop.material import Material
 from sanderling.workshop.options import BuildOptions
 from sanderling.workshop.quantize.path import Step, find_path
-from sanderling.workshop.quantize.qdq import quantized_blocks, to_int8
-from sanderling.workshop.quantize.recipe import SELECTION_SAMPLES, Quantized
+from sanderling.workshop.quantize.qdq import quantized_blocks
+from sanderling.workshop.quantize.recipe import Quantized, selected
 from sanderling.workshop.quantize.sensitivity import Sensitivity
-from sanderling.workshop.search import MOST_TESTS, last_that_holds, order_of_tests, rough_boundary
+from sanderling.workshop.search import CONFIDENCE, MOST_TESTS, last_that_holds, order_of_tests, rough_boundary
 
-CONFIDENCE = 0.975  # all-INT8 was tested at 95 % before: both together fool one time in 13 at most, mostly far less
 _ENOUGH_DB = 30.0
 _LATENCY_SECONDS = 10.0
 _LATENCY_REPEATS = 30
@@ -69,7 +68,7 @@ def mix(
         reason = "the graph has If, Loop or Scan nodes: which of its tensors to keep in float cannot be measured"
         progress.event(Event(kind="search-skipped", subject="mixed", reason=reason))
         return None
-    selection = material.calibration.pick(np.arange(min(len(material.calibration), SELECTION_SAMPLES)))
+    selection = selected(material.calibration)
     blocks = quantized_blocks(quantized.model, quantized.scheme)
     steps = find_path(blocks, sensitivity, graph_cost(quantized.model))
     judge_form = _Judge(reference, quantized, steps, options, progress)
@@ -103,7 +102,7 @@ def _search(
         if rough_metric is None:
             return sqnr_db(1.0, steps[index].noise) >= _ENOUGH_DB
         drop = judge_form(index, selection, rough_metric, None).drop
-        return _likely_upper(drop, rough_metric, len(material.evaluation)) <= budget.limit
+        return likely_upper(drop, rough_metric, len(material.evaluation)) <= budget.limit
 
     boundary = rough_boundary(len(steps), looks_good)
     order = order_of_tests(boundary, len(steps), most=MOST_TESTS)
@@ -116,7 +115,7 @@ def _search(
     return last_that_holds(order, holds)
 
 
-def _likely_upper(drop: float, metric: Metric, samples: int) -> float:
+def likely_upper(drop: float, metric: Metric, samples: int) -> float:
     """The bound that so many evaluation samples would give if they lost the same share."""
     if metric == "cosine":
         return 1.5 * drop
@@ -182,9 +181,7 @@ class _Judge:
 
     def graph(self, index: int) -> onnx.ModelProto:
         """The form at that step."""
-        scheme = self._quantized.scheme
-        floats = scheme.float_blocks | self._steps[index].float_blocks
-        return to_int8(self._quantized.model, replace(scheme, float_blocks=floats))
+        return self._quantized.with_float(self._steps[index].float_blocks)
 
     def points(self, material: Material) -> tuple[SearchPoint, ...]:
         """Every step, with what was measured of it; those that were judged are timed in turn."""
@@ -228,25 +225,29 @@ class _Judge:
 
 def _describe(quantized: Quantized, step: Step, sensitivity: Sensitivity) -> tuple[BlockPrecision, ...]:
     """The precision of each block, and what rounding it by itself does to the outputs."""
+    floats = quantized.scheme.float_blocks | step.float_blocks
+    left = {block.name for block in quantized_blocks(quantized.model, replace(quantized.scheme, float_blocks=floats))}
     described = []
     for block in quantized_blocks(quantized.model, quantized.scheme):
         noise = sensitivity.weights.get(block.name, 0.0)
         noise += sum(sensitivity.tensors[name].whole for name in block.outputs if name in sensitivity.tensors)
-        is_float = block.name in step.float_blocks
+        is_float = block.name not in left
         described.append(
             BlockPrecision(
                 block=block.name,
                 operator=block.op_type,
                 precision="fp32" if is_float else "int8",
                 output_sqnr_db=sqnr_db(1.0, noise),
-                reason=_reason(is_float, noise, step),
+                reason=_reason(block.name, is_float, noise, step),
             )
         )
     return tuple(described)
 
 
-def _reason(is_float: bool, noise: float, step: Step) -> str:
+def _reason(name: str, is_float: bool, noise: float, step: Step) -> str:
     share = noise / max(step.noise, 1e-30)
+    if is_float and name not in step.float_blocks:
+        return "what it reads is float"
     if is_float:
         return "most noise taken away for what it computes, alone or with its neighbours"
     return f"as INT8 it makes {min(share, 1.0):.1%} of the noise that is left"

@@ -23,11 +23,12 @@ from sanderling.workshop import preparation, proof
 from sanderling.workshop.evidence import Evidence, Quantization, Search, VariantEvidence
 from sanderling.workshop.export.source import export
 from sanderling.workshop.material import Material
-from sanderling.workshop.mixed import CONFIDENCE, mix
+from sanderling.workshop.mixed import mix
 from sanderling.workshop.options import BuildOptions
 from sanderling.workshop.preparation import Export, Workpiece, WrittenVariant, write_variant
 from sanderling.workshop.quantize.layers import layer_errors
 from sanderling.workshop.report.render import render_report
+from sanderling.workshop.search import CONFIDENCE
 from sanderling.workshop.variants import float_nodes
 
 

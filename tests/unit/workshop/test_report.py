@@ -52,6 +52,12 @@ def variant(precision: Precision, *, p50: float, drop: float, within: bool) -> V
     )
 
 
+def layer(name: str, *, sqnr_db: float) -> LayerError:
+    return LayerError(
+        tensor=name, operator="Conv", sqnr_db=sqnr_db, low=-1, high=2, clipped_share=0.0125, outlier_ratio=7.5
+    )
+
+
 def manifest(**changes: object) -> Manifest:
     fields = {
         "name": "tiny",
@@ -73,9 +79,7 @@ def manifest(**changes: object) -> Manifest:
 
 def evidence(**changes: object) -> Evidence:
     shown = manifest().variants
-    layers = [
-        LayerError(tensor=f"layer{index}", operator="Conv", sqnr_db=40.0 - index, low=-1, high=2) for index in range(20)
-    ]
+    layers = [layer(f"layer{index}", sqnr_db=40.0 - index) for index in range(20)]
     fields = {
         "machine": Machine(
             system="Linux 6.1",
@@ -108,8 +112,8 @@ def evidence(**changes: object) -> Evidence:
         "quantization": Quantization(
             samples=128,
             candidates=(
-                Candidate(method="entropy", bias_correction=True, sqnr_db=33.25, kept=True),
-                Candidate(method="minmax", bias_correction=False, sqnr_db=30.5, kept=False),
+                Candidate(name="entropy, bias correction", sqnr_db=33.25, kept=True),
+                Candidate(name="minmax", sqnr_db=30.5, kept=False),
             ),
             layers=tuple(layers),
         ),
@@ -186,7 +190,7 @@ def test_chosen_variant_is_marked():
 
 
 def test_names_are_escaped_everywhere():
-    nasty_layer = LayerError(tensor=NASTY, operator="Conv", sqnr_db=1.0, low=0, high=1)
+    nasty_layer = layer(NASTY, sqnr_db=1.0)
     quantization = Quantization(samples=1, candidates=(), layers=(nasty_layer,))
     events = (Event(kind="picture-skipped", subject=NASTY, reason=NASTY),)
     html = render_report(
@@ -211,6 +215,17 @@ def test_worst_layers_come_first():
     text = Page(render_report(manifest(), evidence())).text
     table = text[text.index("worst tensors") :]
     assert table.index("layer19") < table.index("layer18") < table.index("layer17")
+
+
+def test_clipped_share_and_outliers_of_the_worst_layers_are_shown():
+    text = Page(render_report(manifest(), evidence())).text
+    assert "layer19 Conv 21.0 dB -1 2 1.2 % 7.5×" in text
+
+
+def test_every_form_that_was_tried_is_shown():
+    text = Page(render_report(manifest(), evidence())).text
+    assert "entropy, bias correction 33.25 dB kept" in text
+    assert "minmax 30.50 dB" in text
 
 
 def test_events_are_shown_and_their_absence_is_said():

@@ -8,7 +8,7 @@ from onnx import helper
 from sanderling.core.progress import Silent
 from sanderling.measure.samples import Samples
 from sanderling.workshop.quantize.histogram import observe
-from sanderling.workshop.quantize.qdq import to_int8
+from sanderling.workshop.quantize.qdq import Scheme, to_int8
 from sanderling.workshop.quantize.sensitive import sensitive_nodes
 from sanderling.workshop.quantize.thresholds import METHODS
 from tests.models import conv_classifier, make_model, random_arrays, run_directly, tensor
@@ -68,7 +68,8 @@ def detector(*, boxes_px: float = 400.0) -> onnx.ModelProto:
 def quantized(model: onnx.ModelProto, arrays: dict[str, np.ndarray]) -> onnx.ModelProto:
     samples = Samples(arrays, None, tuple(map(str, range(ROWS))))
     seen = observe(model, samples, threads=1, progress=Silent())
-    return to_int8(model, {name: METHODS["minmax"](histogram) for name, histogram in seen.histograms.items()})
+    ranges = {name: METHODS["minmax"](histogram) for name, histogram in seen.histograms.items()}
+    return to_int8(model, Scheme(ranges, frozenset(sensitive_nodes(model))))
 
 
 def first_row(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -29,7 +29,11 @@ def channel_mean(array: Array) -> npt.NDArray[np.float64]:
 
 
 def correct_biases(
-    model: onnx.ModelProto, means: Means, weights: Mapping[str, QuantizedWeight] | None = None
+    model: onnx.ModelProto,
+    means: Means,
+    weights: Mapping[str, QuantizedWeight] | None = None,
+    *,
+    nodes: Collection[str] | None = None,
 ) -> onnx.ModelProto:
     """Return the graph with biases that cancel the mean error of rounded weights.
 
@@ -40,6 +44,7 @@ def correct_biases(
         model: simplified FP32 graph; it is left alone.
         means: per tensor of ``observed_inputs``, its channel means on the calibration data, shape (C,).
         weights: eight-bit weights by node; the others are rounded to nearest.
+        nodes: names of those whose weights are rounded; None for all.
 
     Source: Nagel et al., "Data-Free Quantization through Weight Equalization and Bias Correction", ICCV 2019,
     equation 17.
@@ -50,6 +55,8 @@ def correct_biases(
     uses = [name for node in corrected.graph.node for name in node.input]
     for node in corrected.graph.node:
         if node.op_type not in ("Conv", "Gemm") or node.input[0] not in means or node.input[1] not in tensors:
+            continue
+        if nodes is not None and node.name not in nodes:
             continue
         weight = initializer_array(tensors[node.input[1]])
         rounded = (weights or {}).get(node.name) or round_to_nearest(weight, axis=output_axis(node, weight))

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 import onnx
 
-from sanderling.model.graph import initializer_array, used_names
+from sanderling.model.graph import initializer_array, subgraph_names
 from sanderling.workshop.quantize.thresholds import Range
+from sanderling.workshop.quantize.weights import output_axis
 
 HEAVY = ("Conv", "ConvTranspose", "MatMul", "Gemm")
 PASSING = ("MaxPool", "Reshape", "Transpose", "Flatten", "Squeeze", "Unsqueeze", "Slice", "Split")
@@ -84,18 +85,18 @@ def find_blocks(model: onnx.ModelProto) -> list[Block]:
 
 
 def _activations(graph: onnx.GraphProto) -> dict[str, onnx.NodeProto]:
-    """Per tensor that a Relu or Clip alone reads, that node."""
+    """Per tensor that a Relu, or a Clip with constant bounds, alone reads: that node."""
     uses = Counter(name for node in graph.node for name in node.input)
     makers = {name: node for node in graph.node for name in node.output}
-    outputs = {value.name for value in graph.output}
-    inner = used_names(graph) - set(uses) - outputs  # read by a subgraph
+    constants = {tensor.name for tensor in graph.initializer}
+    kept = {value.name for value in graph.output} | subgraph_names(graph)
     found = {}
     for node in graph.node:
         source = node.input[0] if node.input else ""
         maker = makers.get(source)
         if node.op_type not in _ACTIVATIONS or maker is None or maker.op_type not in (*HEAVY, *_JOINING):
             continue
-        if uses[source] == 1 and source not in outputs and source not in inner:
+        if uses[source] == 1 and source not in kept and constants.issuperset(filter(None, node.input[1:])):
             found[source] = node
     return found
 
@@ -116,6 +117,8 @@ def _quantizes(node: onnx.NodeProto, floats: Mapping[str, onnx.TensorProto]) -> 
     if node.op_type == "Pad":
         mode = next((attribute.s for attribute in node.attribute if attribute.name == "mode"), b"constant")
         return mode != b"constant" or len(node.input) < 3 or not node.input[2]
+    if node.op_type == "MaxPool":
+        return len(node.output) == 1  # with places of the largest, it is not computed in integers
     if node.op_type in _JOINING:
         return all(_finite(floats[name]) for name in node.input if name in floats)
     return node.op_type in (*PASSING, *_SINGLE)
@@ -132,7 +135,8 @@ def _heavy_fits(node: onnx.NodeProto, floats: Mapping[str, onnx.TensorProto]) ->
     if node.op_type == "Gemm":
         attributes = {attribute.name: attribute for attribute in node.attribute}
         plain = all(attributes[name].f == 1.0 for name in ("alpha", "beta") if name in attributes)
-        return plain and bias in floats and len(floats[bias].dims) == 1 and _finite(floats[bias])
+        channels = floats[weight].dims[output_axis(node, initializer_array(floats[weight]))]
+        return plain and bias in floats and list(floats[bias].dims) == [channels] and _finite(floats[bias])
     return bias in floats and _finite(floats[bias])
 
 

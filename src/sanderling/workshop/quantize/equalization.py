@@ -7,6 +7,7 @@ quiet on the calibration data are not always quiet (EfficientNet-Lite0 fell to 8
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ import numpy.typing as npt
 import onnx
 
 from sanderling.core.tensor import Array
-from sanderling.model.graph import initializer_array, used_names
+from sanderling.model.graph import initializer_array, subgraph_names
 
 Extremes = Mapping[str, tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]]
 _STRENGTH = 0.5  # of a full equalisation, which would move all unevenness into the weights
@@ -76,8 +77,9 @@ def scale_groups(model: onnx.ModelProto) -> list[ScaleGroup]:
     constants = {tensor.name: tensor for tensor in graph.initializer}
     parents: dict[str, str] = {}
     blocked = {value.name for value in (*graph.input, *graph.output)}
-    inner = used_names(graph) - {name for node in graph.node for name in node.input}  # read by a subgraph
+    blocked |= subgraph_names(graph)
     uses = Counter(name for node in graph.node for name in node.input)
+    uses.update(blocked)
     for node in graph.node:
         if node.op_type in _SAME_CHANNELS and not any(name in constants for name in node.input):
             for name in node.input[: 2 if node.op_type == "Add" else 1]:
@@ -90,8 +92,9 @@ def scale_groups(model: onnx.ModelProto) -> list[ScaleGroup]:
     members: dict[str, list[str]] = {}
     for name in (name for node in graph.node for name in node.output if name in parents):
         members.setdefault(_root(parents, name), []).append(name)
-    broken = {_root(parents, name) for name in blocked | inner if name in parents}
-    return [_group(graph, names) for root, names in members.items() if root not in broken]
+    broken = {_root(parents, name) for name in blocked if name in parents}
+    groups = [_group(graph, names) for root, names in members.items() if root not in broken]
+    return [group for group in groups if _has_one_shape(graph, group, constants)]
 
 
 def _group(graph: onnx.GraphProto, names: Sequence[str]) -> ScaleGroup:
@@ -103,6 +106,19 @@ def _group(graph: onnx.GraphProto, names: Sequence[str]) -> ScaleGroup:
         makers=tuple(n.name for n in graph.node if n.op_type in ("Conv", "Gemm") and n.output[0] in inside),
         readers=tuple(n.name for n in graph.node if n.op_type in ("Conv", "Gemm") and n.input[0] in inside),
     )
+
+
+def _has_one_shape(graph: onnx.GraphProto, group: ScaleGroup, constants: Mapping[str, onnx.TensorProto]) -> bool:
+    """Whether all tensors have as many channels and axes: an Add may spread one channel over many."""
+    kinds = set()
+    for node in graph.node:
+        if node.name in (*group.makers, *group.readers):
+            dims = constants[node.input[1]].dims
+            made = dims[0 if node.op_type == "Conv" or _transposed(node) else 1]
+            read = dims[1] * _groups(node) if node.op_type == "Conv" else math.prod(dims) // made
+            kinds |= {(len(dims), made)} if node.name in group.makers else set()
+            kinds |= {(len(dims), read)} if node.name in group.readers else set()
+    return len(kinds) == 1
 
 
 def _root(parents: dict[str, str], name: str) -> str:
@@ -152,10 +168,13 @@ def _multiply_inputs(
     if node.op_type == "Gemm":
         _set(tensors[node.input[1]], weight * (factors if _transposed(node) else factors[:, None]))
         return
-    groups = next((attribute.i for attribute in node.attribute if attribute.name == "group"), 1)
-    parts = weight.reshape(groups, -1, *weight.shape[1:])  # (groups, C_out / groups, C_in / groups, k...)
-    scaled = parts * factors.reshape(groups, 1, -1, *[1] * (weight.ndim - 2))
+    parts = weight.reshape(_groups(node), -1, *weight.shape[1:])  # (groups, C_out / groups, C_in / groups, k...)
+    scaled = parts * factors.reshape(len(parts), 1, -1, *[1] * (weight.ndim - 2))
     _set(tensors[node.input[1]], scaled.reshape(weight.shape))
+
+
+def _groups(node: onnx.NodeProto) -> int:
+    return int(next((attribute.i for attribute in node.attribute if attribute.name == "group"), 1))
 
 
 def _transposed(node: onnx.NodeProto) -> bool:

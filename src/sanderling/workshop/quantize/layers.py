@@ -64,8 +64,10 @@ def _dequantized(quantized: onnx.ModelProto) -> dict[str, str]:
     The quantiser drops a Relu or Clip whose bounds the range enforces; only after Q and DQ is the value right.
     """
     sources = {node.output[0]: node.input[0] for node in quantized.graph.node if node.op_type == "QuantizeLinear"}
-    return {
+    stored = {
         sources[node.input[0]]: node.output[0]
         for node in quantized.graph.node
         if node.op_type == "DequantizeLinear" and node.input[0] in sources
     }
+    outputs = {value.name for value in quantized.graph.output}  # their own names are those of the dequantised values
+    return {name if name in outputs else source: name for source, name in stored.items()}

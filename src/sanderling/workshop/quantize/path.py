@@ -102,8 +102,9 @@ class _Search:
         return gain / sum(self._costs[name] for name in added)
 
     def _tensor_noise(self, tensor: str, floats: set[str]) -> float:
-        """Noise that a tensor adds: all of it when INT8 makes it, else what its INT8 readers see."""
+        """Noise that a tensor adds: all of it when INT8 makes it, else what its INT8 readers see, and no more."""
         noise = self._sensitivity.tensors[tensor]
         if tensor in self._makers and self._makers[tensor] not in floats:
             return noise.whole
-        return sum(noise.readers.get(reader, 0.0) for reader in self._readers.get(tensor, ()) if reader not in floats)
+        seen = sum(noise.readers.get(reader, 0.0) for reader in self._readers.get(tensor, ()) if reader not in floats)
+        return min(seen, noise.whole)

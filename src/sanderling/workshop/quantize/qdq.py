@@ -15,7 +15,7 @@ import numpy.typing as npt
 import onnx
 from onnx import helper, numpy_helper
 
-from sanderling.model.graph import initializer_array, sorted_nodes, used_names
+from sanderling.model.graph import all_nodes, initializer_array, sorted_nodes, subgraph_names, used_names
 from sanderling.workshop.quantize.blocks import PASSING, Block, find_blocks
 from sanderling.workshop.quantize.thresholds import Range
 from sanderling.workshop.quantize.weights import Float, QuantizedWeight, output_axis, round_to_nearest, widened
@@ -100,7 +100,8 @@ class _Inserter:
         self._model = model
         self._nodes = {node.name: node for node in model.graph.node}
         self._constants = {tensor.name: tensor for tensor in model.graph.initializer}
-        self._names = used_names(model.graph) | {name for node in model.graph.node for name in node.output}
+        self._names = used_names(model.graph) | {name for node in all_nodes(model.graph) for name in node.output}
+        self._names |= {value.name for value in (*model.graph.input, *model.graph.initializer)}
         self._ranges = dict(scheme.ranges)
         self._readable: dict[str, str] = {}  # tensor to the name of its dequantised form
         self._weights: dict[tuple[str, int], tuple[str, QuantizedWeight]] = {}
@@ -155,8 +156,9 @@ class _Inserter:
         return low >= least - slack and high <= most + slack
 
     def _keep_output_names(self, made: set[str]) -> None:
-        """The graph's outputs are what is dequantised: what makes them gets another name."""
-        for name in {value.name for value in self._graph.output} & made:
+        """What the graph returns, or a subgraph reads, is what is dequantised: what makes it gets another name."""
+        kept = subgraph_names(self._graph) | {value.name for value in self._graph.output}
+        for name in sorted(kept & made):
             maker = next(node for node in self._graph.node if name in node.output)
             raw = self._fresh(f"{name}_float")
             maker.output[list(maker.output).index(name)] = raw
@@ -252,12 +254,14 @@ def _copied(node: onnx.NodeProto) -> onnx.NodeProto:
 
 
 def _drop_unread(graph: onnx.GraphProto) -> None:
-    """Drop dequantised forms that nobody reads, and float weights and biases that eight bits replace."""
+    """Drop eight-bit forms that nobody reads, and float weights and biases that eight bits replace."""
+    for kind in ("DequantizeLinear", "QuantizeLinear"):  # the latter is unread once the former is gone
+        read = used_names(graph)
+        nodes = [_copied(node) for node in graph.node if node.op_type != kind or node.output[0] in read]
+        del graph.node[:]
+        graph.node.extend(nodes)
     read = used_names(graph)
-    nodes = [_copied(node) for node in graph.node if node.op_type != "DequantizeLinear" or node.output[0] in read]
-    read = {name for node in nodes for name in node.input} | read
     kept = [tensor for tensor in graph.initializer if tensor.name in read]
     tensors = [onnx.TensorProto.FromString(tensor.SerializeToString()) for tensor in kept]
-    del graph.node[:], graph.initializer[:]
-    graph.node.extend(nodes)
+    del graph.initializer[:]
     graph.initializer.extend(tensors)

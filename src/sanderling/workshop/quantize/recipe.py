@@ -7,7 +7,7 @@ accuracy is measured with.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import onnx
@@ -19,16 +19,16 @@ from sanderling.measure.samples import Samples
 from sanderling.run.engines import engine
 from sanderling.run.engines.base import EngineOptions
 from sanderling.workshop.evidence import Candidate
-from sanderling.workshop.quantize.bias import correct_biases
+from sanderling.workshop.quantize.bias import Means, correct_biases
 from sanderling.workshop.quantize.equalization import equalize, scale_groups
 from sanderling.workshop.quantize.histogram import Histogram, Observation, observe
-from sanderling.workshop.quantize.qdq import Scheme, to_int8
+from sanderling.workshop.quantize.qdq import Scheme, quantized_blocks, to_int8
 from sanderling.workshop.quantize.rounding import round_weights
 from sanderling.workshop.quantize.sensitive import sensitive_nodes
 from sanderling.workshop.quantize.sensitivity import Sensitivity, has_subgraphs, measure_sensitivity
 from sanderling.workshop.quantize.thresholds import METHODS, SPANS, Range
 
-SELECTION_SAMPLES = 128
+_SELECTION_SAMPLES = 128
 
 
 @dataclass(frozen=True)
@@ -36,12 +36,13 @@ class Quantized:
     """A graph in INT8, and everything to make it again with other blocks in float.
 
     Attributes:
-        model: float graph that the scheme is for: equalised and with corrected biases where that helped.
+        model: float graph that the scheme is for, equalised where that helped; it computes what FP32 does.
         scheme: how it is quantised.
         graph: the INT8 graph.
         histograms: of the float graph's tensors on the calibration data.
         sqnr_db: of the outputs on the selection samples.
         candidates: all forms that were tried.
+        means: by which the biases of INT8 blocks are corrected; empty where that did not help.
         sensitivity: noise of each tensor and weight by itself; None for a graph with subgraphs.
     """
 
@@ -51,7 +52,12 @@ class Quantized:
     histograms: Mapping[str, Histogram]
     sqnr_db: float
     candidates: tuple[Candidate, ...]
+    means: Means = field(default_factory=dict)
     sensitivity: Sensitivity | None = None
+
+    def with_float(self, blocks: frozenset[str]) -> onnx.ModelProto:
+        """The INT8 graph with these blocks in float too."""
+        return _form(self.model, replace(self.scheme, float_blocks=self.scheme.float_blocks | blocks), self.means)
 
 
 def quantize(
@@ -70,13 +76,13 @@ def quantize(
     Raises:
         ModelError: the graph cannot be quantised.
     """
-    selection = calibration.pick(np.arange(min(len(calibration), SELECTION_SAMPLES)))
+    selection = selected(calibration)
     trials = Trials(model, selection, threads)
     left = frozenset(sensitive_nodes(model))
     progress.stage("quantise to INT8", len(METHODS) + 1)
     for method in METHODS:
-        corrected = correct_biases(model, seen.means)
-        trials.take(f"{method}, bias correction", corrected, Scheme(_spans(seen, method), left), seen.histograms)
+        scheme = Scheme(_spans(seen, method), left)
+        trials.take(f"{method}, bias correction", model, scheme, seen.histograms, seen.means)
         progress.advance()
     trials.take("minmax", model, Scheme(_spans(seen, "minmax"), left), seen.histograms)
     progress.advance()
@@ -85,20 +91,26 @@ def quantize(
     if scale_groups(model):
         base = equalize(model, seen.extremes)
         observed = observe(base, selection, threads=threads, progress=progress)
-        corrected = correct_biases(base, observed.means)
-        if not trials.take("equalisation", corrected, Scheme(_spans(observed, method), left), observed.histograms):
+        even = Scheme(_spans(observed, method), left)
+        if not trials.take("equalisation", base, even, observed.histograms, observed.means):
             base, observed = model, seen
     weights = round_weights(base, selection, threads=threads, seed=seed, progress=progress)
     rounded = Scheme(_spans(observed, method), left, weights)
-    trials.take("second-order rounding", correct_biases(base, observed.means, weights), rounded, observed.histograms)
+    trials.take("second-order rounding", base, rounded, observed.histograms, observed.means)
     if has_subgraphs(model):
         return trials.best()
     best = trials.best()
     spans = {name: _all_spans(histogram, best.scheme.ranges[name]) for name, histogram in best.histograms.items()}
     found = measure_sensitivity(best.model, spans, best.scheme, selection, threads=threads, progress=progress)
     scheme = replace(best.scheme, ranges={**best.scheme.ranges, **found.ranges})
-    trials.take("a range method for each tensor", best.model, scheme, best.histograms)
+    trials.take("a range method for each tensor", best.model, scheme, best.histograms, best.means)
     return replace(trials.best(), sensitivity=found)
+
+
+def selected(calibration: Samples) -> Samples:
+    """The samples that forms are judged on, evenly spread: neighbours may be of one class."""
+    count = min(len(calibration), _SELECTION_SAMPLES)
+    return calibration.pick(np.linspace(0, len(calibration) - 1, count).round().astype(np.int64))
 
 
 class Trials:
@@ -111,21 +123,28 @@ class Trials:
         self._best: Quantized | None = None
         self.best_name = ""
 
-    def take(self, name: str, model: onnx.ModelProto, scheme: Scheme, histograms: Mapping[str, Histogram]) -> bool:
-        """Try one form; whether it is the best so far.
+    def take(
+        self,
+        name: str,
+        model: onnx.ModelProto,
+        scheme: Scheme,
+        histograms: Mapping[str, Histogram],
+        means: Means | None = None,
+    ) -> bool:
+        """Try one form, with corrected biases where there are means; whether it is the best so far.
 
         Raises:
             ModelError: the graph cannot be quantised.
         """
         try:
-            graph = to_int8(model, scheme)
+            graph = _form(model, scheme, means or {})
         except Exception as error:
             raise ModelError(f"INT8 conversion failed: {type(error).__name__}: {first_line(error)}") from error
         score = self._score_db(_outputs(graph, self._selection, self._threads))
         self._tried.append(Candidate(name=name, sqnr_db=score, kept=False))
         if self._best is not None and score <= self._best.sqnr_db:
             return False
-        self._best = Quantized(model, scheme, graph, histograms, score, ())
+        self._best = Quantized(model, scheme, graph, histograms, score, (), means or {})
         self.best_name = name
         return True
 
@@ -139,6 +158,12 @@ class Trials:
         signal = sum(float(np.square(row).sum()) for row in self._reference)
         noise = sum(float(np.square(row - other).sum()) for row, other in zip(self._reference, outputs, strict=True))
         return sqnr_db(signal, noise)
+
+
+def _form(model: onnx.ModelProto, scheme: Scheme, means: Means) -> onnx.ModelProto:
+    """The INT8 graph; blocks that stay float keep their biases."""
+    rounded = {block.name for block in quantized_blocks(model, scheme)}
+    return to_int8(correct_biases(model, means, scheme.weights, nodes=rounded), scheme)
 
 
 def _all_spans(histogram: Histogram, before: Range) -> dict[str, Range]:

@@ -25,6 +25,9 @@ _POSITIONS = 48  # of each sample and layer: neighbours in a picture say nearly 
 _WIDEST = 2400  # inputs of one output channel; the cost of wider layers grows with the cube, and they lose little
 _PASS_BYTES = 256 << 20
 _DAMPING = 0.01
+_BLOCK_COLUMNS = 64
+_MOST_SAMPLES = 64
+_SAMPLES_A_PRODUCT = 8
 
 
 def round_weights(
@@ -34,7 +37,7 @@ def round_weights(
 
     Args:
         model: simplified FP32 graph with named nodes.
-        samples: calibration data; positions of each are drawn at random.
+        samples: calibration data; at most 64 are used, and positions of each are drawn at random.
         threads: of one call.
         seed: of the choice of positions.
         progress: told about each sample.
@@ -44,6 +47,7 @@ def round_weights(
     """
     weights = {tensor.name: initializer_array(tensor) for tensor in model.graph.initializer}
     layers = [node for node in model.graph.node if _rounds(node, weights)]
+    samples = samples.pick(np.linspace(0, len(samples) - 1, min(len(samples), _MOST_SAMPLES)).round().astype(np.int64))
     passes = list(_passes(layers, weights))
     progress.stage("round weights by second moments", len(samples) * len(passes))
     rounded = {}
@@ -56,6 +60,8 @@ def round_weights(
 
 def round_rows(rows: npt.NDArray[np.float64], moments: Moments, scale: npt.NDArray[np.float64]) -> Array:
     """Round the rows of a matrix so that their products with the inputs change least.
+
+    The way there is greedy: a row that it leaves further off than rounding to nearest would is rounded to nearest.
 
     Args:
         rows: float64, shape (G, M, K): G groups of M output channels.
@@ -76,15 +82,31 @@ def round_rows(rows: npt.NDArray[np.float64], moments: Moments, scale: npt.NDArr
     upper = np.linalg.cholesky(inverse).transpose(0, 2, 1)
     left = np.take_along_axis(rows, order[:, None, :], 2)
     steps = np.empty(rows.shape, np.int8)
-    for column in range(size):
-        values = left[:, :, column]
-        rounded = np.clip(np.round(values / scale), -LARGEST, LARGEST)
-        steps[:, :, column] = rounded
-        error = (values - rounded * scale) / upper[:, None, column, column]
-        left[:, :, column + 1 :] -= error[:, :, None] * upper[:, None, column, column + 1 :]
+    for start in range(0, size, _BLOCK_COLUMNS):  # what a block owes to the columns behind it is settled at once
+        end = min(start + _BLOCK_COLUMNS, size)
+        errors = np.empty((*rows.shape[:2], end - start))
+        for column in range(start, end):
+            values = left[:, :, column]
+            rounded = np.clip(np.round(values / scale), -LARGEST, LARGEST)
+            steps[:, :, column] = rounded
+            error = (values - rounded * scale) / upper[:, None, column, column]
+            left[:, :, column + 1 : end] -= error[:, :, None] * upper[:, None, column, column + 1 : end]
+            errors[:, :, column - start] = error
+        left[:, :, end:] -= errors @ upper[:, start:end, end:]
     result = np.empty_like(steps)
     np.put_along_axis(result, np.broadcast_to(order[:, None, :], steps.shape), steps, 2)
-    return result
+    nearest = np.clip(np.round(rows / scale[:, :, None]), -LARGEST, LARGEST).astype(np.int8)
+    better = _product_error(rows, result, moments, scale) < _product_error(rows, nearest, moments, scale)
+    return np.where(better[:, :, None], result, nearest)
+
+
+def _product_error(
+    rows: npt.NDArray[np.float64], steps: Array, moments: Moments, scale: npt.NDArray[np.float64]
+) -> npt.NDArray[np.float64]:
+    """E[(w·x − q·x)²] of each row, shape (G, M)."""
+    difference = rows - steps * scale[:, :, None]
+    error: npt.NDArray[np.float64] = ((difference @ moments) * difference).sum(axis=2)
+    return error
 
 
 def _rounds(node: onnx.NodeProto, weights: Mapping[str, Array]) -> bool:
@@ -129,30 +151,44 @@ def _moments(
     generator = np.random.default_rng(seed)
     tensors = list(dict.fromkeys(node.input[0] for node in layers))
     executable = open_tensors(model, tensors, threads)
-    moments: dict[str, Moments] = {}
+    held: dict[str, list[npt.NDArray[np.float32]]] = {node.name: [] for node in layers}
+    moments: dict[str, Moments] = {node.name: np.zeros(1) for node in layers}
     for outputs in observed(executable, tensors, samples):
         for node in layers:
-            columns = _columns(node, outputs[node.input[0]], weights[node.input[1]], generator)
-            product = columns.transpose(0, 2, 1) @ columns
-            moments[node.name] = moments.get(node.name, 0.0) + product / max(columns.shape[1], 1)
+            held[node.name].append(_columns(node, outputs[node.input[0]], weights[node.input[1]], generator))
+            if len(held[node.name]) == _SAMPLES_A_PRODUCT:
+                moments[node.name] = moments[node.name] + _products(held[node.name])
+                held[node.name] = []
         progress.advance()
+    for name, left in held.items():
+        if left:
+            moments[name] = moments[name] + _products(left)
     executable.close()
     return moments
 
 
-def _columns(node: onnx.NodeProto, x: Array, weight: Array, generator: np.random.Generator) -> npt.NDArray[np.float64]:
+def _products(columns: Sequence[npt.NDArray[np.float32]]) -> Moments:
+    """Sum over samples of the mean of x xᵀ over their vectors, for each group: shape (G, K, K)."""
+    x = np.concatenate([part / np.float32(np.sqrt(part.shape[1])) for part in columns], axis=1)
+    # With one group, NumPy sees that both factors are the same, and does half the work.
+    products = (x[0].T @ x[0])[None] if len(x) == 1 else x.transpose(0, 2, 1) @ x
+    moments: Moments = products.astype(np.float64)
+    return moments
+
+
+def _columns(node: onnx.NodeProto, x: Array, weight: Array, generator: np.random.Generator) -> npt.NDArray[np.float32]:
     """Some of the vectors that a layer multiplies with its weight, shape (G, positions, K)."""
     if node.op_type != "Conv":
         if node.op_type == "Gemm" and any(a.name == "transA" and a.i for a in node.attribute):
             x = x.T
         rows = x.reshape(-1, x.shape[-1])
         chosen = generator.permutation(len(rows))[:_POSITIONS]
-        return rows[chosen][None].astype(np.float64)
+        return rows[chosen][None]
     taken = _patches(node, x[generator.integers(len(x))], weight.shape[2:], generator)  # (C, positions, kh * kw)
     groups = _groups(node)
     channels, positions, taps = taken.shape
     shaped = taken.reshape(groups, channels // groups, positions, taps).transpose(0, 2, 1, 3)
-    return shaped.reshape(groups, positions, -1).astype(np.float64)
+    return np.ascontiguousarray(shaped.reshape(groups, positions, -1))
 
 
 def _patches(node: onnx.NodeProto, image: Array, kernel: Sequence[int], generator: np.random.Generator) -> Array:

@@ -135,11 +135,11 @@ def _rows(call: Values, model: onnx.ModelProto) -> int:
 def _tensor_noise(tail: Tail, name: str, spans: Mapping[str, Range], values: Sequence[Values]) -> TensorNoise:
     by_span: dict[Range, float] = {}
     for span in dict.fromkeys(spans.values()):
-        by_span[span] = _noise(tail, name, [round_tensor(call[name], span) for call in values], tail.readers, values)
+        by_span[span] = _noise(tail, name, [round_tensor(call[name], span) for call in values], None, values)
     method = min(spans, key=lambda key: by_span[spans[key]])
     span = spans[method]
     rounded = [round_tensor(call[name], span) for call in values]
-    if len(tail.readers) == 1:
+    if len(tail.readers) == 1 and not tail.is_output:
         return TensorNoise(by_span[span], {tail.readers[0]: by_span[span]}, span, method)
     readers = {reader: _noise(tail, name, rounded, [reader], values) for reader in tail.readers}
     return TensorNoise(by_span[span], readers, span, method)
@@ -168,28 +168,34 @@ def _weight_noise(
     executable = engine().load(alone.SerializeToString(), EngineOptions(threads=threads))
     made = [executable.run({block.inputs[0]: call[block.inputs[0]]})[block.outputs[0]] for call in values]
     executable.close()
-    return _noise(tail, block.outputs[0], made, tail.readers, values)
+    return _noise(tail, block.outputs[0], made, None, values)
 
 
 def _noise(
-    tail: Tail, name: str, replacements: Sequence[Array], readers: Sequence[str], values: Sequence[Values]
+    tail: Tail, name: str, replacements: Sequence[Array], readers: Sequence[str] | None, values: Sequence[Values]
 ) -> float:
-    """Share of the outputs' energy that differs, the mean over outputs that depend on the tensor or are it."""
-    own = _noise_of([call[name] for call in values], replacements)
+    """Share of the outputs' energy that differs, the mean over outputs that depend on the tensor or are it.
+
+    Args:
+        readers: that get the replacement; None for all of them, and for the output that the tensor may be.
+    """
+    replaced = tail.readers if readers is None else readers
     shares: dict[str, list[tuple[Array, Array]]] = {output: [] for output in tail.outputs}
     for call, array in zip(values, replacements, strict=True):
-        for output, got in tail.run(call, dict.fromkeys(readers, array)).items():
+        for output, got in tail.run(call, dict.fromkeys(replaced, array)).items():
             shares[output].append((call[output], got))
     noises = [_noise_of([a for a, _ in pairs], [b for _, b in pairs]) for pairs in shares.values()]
-    return float(np.mean(noises)) if noises else own
+    if tail.is_output and readers is None:
+        noises.append(_noise_of([call[name] for call in values], replacements))
+    return float(np.mean(noises)) if noises else 0.0
 
 
 def _noise_of(expected: Sequence[Array], got: Sequence[Array]) -> float:
     """Σ(r − q)² / Σr². A map of several kinds of numbers (boxes beside scores) is judged channel by channel."""
     signal, noise = np.float64(0), np.float64(0)
     for r, q in zip(expected, got, strict=True):
-        finite = np.isfinite(r)
-        x, difference = np.where(finite, r, 0).astype(np.float64), np.where(finite, r - q, 0).astype(np.float64)
+        x, y, finite = r.astype(np.float64), q.astype(np.float64), np.isfinite(r)
+        x, difference = np.where(finite, x, 0), np.subtract(x, y, out=np.zeros(x.shape), where=finite)
         by_channel = r.ndim > 2 and r.shape[1] <= _MOST_CHANNELS
         axes = tuple(axis for axis in range(r.ndim) if axis != 1) if by_channel else None
         signal, noise = signal + np.square(x).sum(axis=axes), noise + np.square(difference).sum(axis=axes)

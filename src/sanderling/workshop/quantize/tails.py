@@ -30,6 +30,7 @@ class Tail:
     Attributes:
         readers: names of the nodes that read the tensor.
         outputs: names of the graph's outputs that depend on it.
+        is_output: whether the graph returns the tensor itself.
     """
 
     def __init__(self, model: onnx.ModelProto, tensor: str, known: Iterable[str], threads: int) -> None:
@@ -37,6 +38,7 @@ class Tail:
         self.readers = tuple(node.name for node in nodes if tensor in node.input)
         made = {name for node in nodes for name in node.output}
         self.outputs = tuple(value.name for value in model.graph.output if value.name in made)
+        self.is_output = any(value.name == tensor for value in model.graph.output)
         self._tensor = tensor
         self._model, self._threads = model, threads
         self._nodes = _with_sources(model.graph, nodes, set(known) | {tensor})
