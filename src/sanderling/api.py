@@ -35,6 +35,8 @@ def build(
     evaluation: str | Path | None = None,
     budget: str | None = None,
     precision: str | None = None,
+    group_size: int = 32,
+    float_embeddings: bool = False,
     preprocess: str | None = None,
     labels: str | None = None,
     trust_pickle: bool = False,
@@ -57,7 +59,10 @@ def build(
         calibration: folder of pictures, CSV or ``.npz``.
         evaluation: folder, CSV or ``.npz``, with labels if there are any.
         budget: ``top1=0.8``, ``map=1``, ``agreement=2`` or ``cosine=0.001``.
-        precision: ``fp32,fp16,int8`` or a part of it; all that the data allows by default.
+        precision: a part of ``fp32,fp16,int8,int8-weights,int4-weights``; all that the data allows by default, the last
+            two for transformers only.
+        group_size: 16, 32, 64, 128 or 256 weights share a scale in ``int8-weights`` and ``int4-weights``.
+        float_embeddings: leave embedding tables in float in these two.
         preprocess: ``imagenet``, ``unit``, JSON or a file of it.
         labels: a file with one class a line, or ``imagenet``.
         trust_pickle: allow a pickled module, which runs code from its file.
@@ -70,7 +75,7 @@ def build(
         InputError: source, options or data cannot be used; nothing is written.
         UnavailableError: an extra is missing.
     """
-    from sanderling.workshop.options import BuildOptions, parse_budget, parse_dynamic, parse_input
+    from sanderling.workshop.options import BuildOptions, check_group_size, parse_budget, parse_dynamic, parse_input
     from sanderling.workshop.pipeline import build as run_build
 
     options = BuildOptions(
@@ -86,6 +91,8 @@ def build(
         evaluation=Path(evaluation) if evaluation else None,
         budget=parse_budget(budget) if budget else None,
         precisions=parse_precisions(precision) if precision else None,
+        group_size=check_group_size(group_size),
+        float_embeddings=float_embeddings,
         preprocess=preprocess,
         labels=labels,
         trust_pickle=trust_pickle,

@@ -37,6 +37,7 @@ from sanderling.run.engines.base import (
     Executable,
     Optimization,
 )
+from sanderling.workshop.quantize.weight_only import to_weight_only
 from tests.installing import install_mindspore
 from tests.models import (
     chain,
@@ -511,6 +512,35 @@ def test_int8_variant_agrees_where_taken_and_is_refused_elsewhere(tested):
         np.testing.assert_allclose(outputs, expected, atol=0.051)  # one step: a tie may be rounded either way
         fixed_point = tested.devices()[0].kind is DeviceKind.NPU  # rounds sums a little differently
         assert np.mean(np.abs(outputs - expected) > 0.026) < (0.1 if fixed_point else 0.01)
+    executable.close()
+
+
+def embedded_product(name: str) -> onnx.ModelProto:
+    """``ids`` (N, 5), or from ``x`` (N, 5, 64) on, to ``y`` (N, 5, 32): a table and a product."""
+    weights = random_arrays({"table": (20, 64), "weight": (64, 32)})
+    nodes = [
+        helper.make_node("Gather", ["table", "ids"], ["x"], "embed"),
+        helper.make_node("MatMul", ["x", "weight"], ["y"], "product"),
+    ]
+    if name == "x":
+        nodes, weights = nodes[1:], {"weight": weights["weight"]}
+    given = tensor("x", ["N", 5, 64]) if name == "x" else tensor("ids", ["N", 5], "int64")
+    return make_model(nodes, [given], [tensor("y", ["N", 5, 32])], weights)
+
+
+@pytest.mark.parametrize(("bits", "precision"), [(8, Precision.INT8_WEIGHTS), (4, Precision.INT4_WEIGHTS)])
+def test_weights_in_few_bits_agree_where_taken_and_are_refused_elsewhere(tested, bits, precision):
+    if not takes(tested, precision):
+        with pytest.raises(ModelError, match=rf"{tested.name} does not take .*MatMulNBits"):
+            loaded(tested, to_weight_only(embedded_product("x"), bits=bits))
+        return
+    small = to_weight_only(embedded_product("ids"), bits=bits)
+    executable = loaded(tested, small)
+    feeds = {"ids": np.arange(15).reshape(3, 5)}
+    outputs, expected = executable.run(feeds)["y"], run_directly(small, feeds)["y"]
+    assert (outputs.shape, outputs.dtype) == (expected.shape, expected.dtype)
+    if computes(tested):
+        np.testing.assert_allclose(outputs, expected, atol=0.02 * np.abs(expected).max())  # inputs may be in 8 bits
     executable.close()
 
 

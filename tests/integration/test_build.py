@@ -407,6 +407,66 @@ def test_model_of_int64_tokens_is_built_and_run(work, out):
     assert np.abs(got - expected).max() < 0.05 * np.abs(expected).max()
 
 
+def transformer():
+    """One head over token embeddings: ``ids`` (1, 12) to ``scores`` (1, 6)."""
+    weights = random_arrays({"table": (50, 64), "query": (64, 64), "value": (64, 64), "head": (64, 6), "bias": (6,)})
+    weights |= {name: weights[name] / 8 for name in ("query", "value", "head")}
+    weights["axes"] = np.array([1], np.int64)
+    nodes = [
+        helper.make_node("Gather", ["table", "ids"], ["x"], "embed"),
+        helper.make_node("MatMul", ["x", "query"], ["q"], "query"),
+        helper.make_node("Transpose", ["x"], ["k"], "turn", perm=[0, 2, 1]),
+        helper.make_node("MatMul", ["q", "k"], ["logits"], "logits"),
+        helper.make_node("Softmax", ["logits"], ["shares"], "softmax"),
+        helper.make_node("MatMul", ["x", "value"], ["v"], "value"),
+        helper.make_node("MatMul", ["shares", "v"], ["mixed"], "mix"),
+        helper.make_node("ReduceMean", ["mixed", "axes"], ["pooled"], "pool", keepdims=0),
+        helper.make_node("Gemm", ["pooled", "head", "bias"], ["scores"], "head"),
+    ]
+    return make_model(nodes, [tensor("ids", [1, 12], "int64")], [tensor("scores", [1, 6])], weights)
+
+
+def test_transformer_gets_variants_of_weights_in_few_bits_without_data(work, out):
+    result = build(save(transformer(), work / "net.onnx"), out / "model.sdl", group_size=16, **QUICK)
+
+    assert [variant.id for variant in result.manifest.variants] == ["fp32", "fp16", "int8-weights", "int4-weights"]
+    full, eight, four = (variant_of(result, name) for name in ("fp32", "int8-weights", "int4-weights"))
+    assert four.size_bytes < eight.size_bytes < 0.5 * full.size_bytes
+    assert min(eight.accuracy.cosine.values()) > max(0.999, *four.accuracy.cosine.values())
+    assert verify(result.path).passed
+    assert "16 to a scale" in (result.path / "report.html").read_text("utf-8")
+    ids = np.random.default_rng(0).integers(0, 50, (1, 12))
+    with load(result.path, variant="int8-weights") as session:
+        got = session.run(ids)["scores"]
+    expected = run_directly(transformer(), {"ids": ids})["scores"]
+    assert np.abs(got - expected).max() < 0.03 * np.abs(expected).max()
+
+
+def test_weights_in_few_bits_are_made_of_other_models_when_asked(work, out):
+    source = save(token_model(), work / "net.onnx")
+
+    result = build(source, out / "model.sdl", precision="int4-weights", float_embeddings=True, **QUICK)
+
+    assert [variant.id for variant in result.manifest.variants] == ["fp32", "int4-weights"]
+    stored = {node.op_type for node in onnx.load(result.path / "model.int4-weights.onnx").graph.node}
+    assert {"Gather", "MatMulNBits"} <= stored
+
+
+def test_model_without_weights_for_few_bits_is_built_without_them_and_says_why(work, out):
+    source = save(sum_and_difference(), work / "net.onnx")
+
+    result = build(source, out / "model.sdl", precision="int8-weights", **QUICK)
+
+    assert [variant.id for variant in result.manifest.variants] == ["fp32"]
+    (event,) = [event for event in result.evidence.events if event.kind == "variant-skipped"]
+    assert (event.subject, "no product and no table" in event.reason) == ("int8-weights", True)
+
+
+def test_group_size_without_a_kernel_is_refused_before_anything_is_made(work, out):
+    with pytest.raises(OptionError, match="--group-size 24 has no kernel: available are 16, 32, 64, 128, 256"):
+        build(work / "missing.onnx", out / "model.sdl", group_size=24)
+
+
 def test_model_of_tokens_is_built_without_data(work, out):
     result = build(save(token_model(), work / "net.onnx"), out / "model.sdl", **QUICK)
 

@@ -81,8 +81,13 @@ def build(
         str | None, typer.Option(help="top1=0.8, map=1 or agreement=2 (points), or cosine=0.001.")
     ] = None,
     precision: Annotated[
-        str | None, typer.Option(help="Such as fp32,int8; all that the data allows by default.")
+        str | None,
+        typer.Option(help="Such as fp32,int8,int4-weights; all that data and model allow by default."),
     ] = None,
+    group_size: Annotated[int, typer.Option(help="Of int8-weights and int4-weights: 16, 32, 64, 128 or 256.")] = 32,
+    float_embeddings: Annotated[
+        bool, typer.Option("--float-embeddings", help="Leave embedding tables in float in these two.")
+    ] = False,
     preprocess: Annotated[str | None, typer.Option(help="imagenet, unit, JSON, or a file of it.")] = None,
     labels: Annotated[str | None, typer.Option(help="File with one class a line, or imagenet.")] = None,
     trust_pickle: Annotated[
@@ -119,6 +124,8 @@ def build(
                 evaluation=evaluation,
                 budget=budget,
                 precision=precision,
+                group_size=group_size,
+                float_embeddings=float_embeddings,
                 preprocess=preprocess,
                 labels=labels,
                 trust_pickle=trust_pickle,

@@ -8,11 +8,13 @@ from sanderling.core.errors import OptionError
 
 
 class Precision(StrEnum):
-    """How a variant stores its weights and computes."""
+    """How a variant stores its weights and computes; the last two leave what flows through the graph in float."""
 
     FP32 = "fp32"
     FP16 = "fp16"
     INT8 = "int8"
+    INT8_WEIGHTS = "int8-weights"
+    INT4_WEIGHTS = "int4-weights"
 
 
 def parse_precisions(text: str) -> tuple[Precision, ...]:

@@ -12,6 +12,7 @@ from sanderling.core.errors import OptionError
 from sanderling.core.precision import Precision
 from sanderling.core.tensor import TensorSpec, parse_shape
 from sanderling.model.manifest import Budget, Metric
+from sanderling.workshop.quantize.weight_only import DEFAULT_GROUP_SIZE, GROUP_SIZES
 
 _DTYPE = re.compile(r":(?P<dtype>[a-z]+[0-9]*)$")
 _DTYPES = ("float32", "float16", "float64", "int64", "int32", "int8", "uint8", "bool")
@@ -41,7 +42,9 @@ class BuildOptions:
         evaluation: folder, CSV or ``.npz``; part of the calibration data is held out without it.
         budget: what accuracy may cost.
         calibration_limit: most calibration samples used; a seeded choice when there are more.
-        precisions: variants to make; FP32 always is. None makes all that the data allows.
+        precisions: variants to make; FP32 always is. None makes all that the data allows and that suit the model.
+        group_size: weights that share a scale in the variants of which only the weights are in few bits.
+        float_embeddings: leave embedding tables in float there.
         preprocess: preset, JSON or file.
         labels: text file with one class a line, or ``imagenet``.
         trust_pickle: load a pickled module, which runs code from the file.
@@ -63,6 +66,8 @@ class BuildOptions:
     budget: Budget | None = None
     calibration_limit: int = 512
     precisions: tuple[Precision, ...] | None = None
+    group_size: int = DEFAULT_GROUP_SIZE
+    float_embeddings: bool = False
     preprocess: str | None = None
     labels: str | None = None
     trust_pickle: bool = False
@@ -120,6 +125,17 @@ def parse_budget(text: str) -> Budget:
     if not value >= 0 or math.isinf(value):
         raise OptionError(f"--budget '{text}' has the limit '{limit}': expected a number of at least 0, as in top1=0.8")
     return Budget.model_validate({"metric": metric, "limit": value})
+
+
+def check_group_size(size: int) -> int:
+    """Return a group size that the kernels have.
+
+    Raises:
+        OptionError: any other.
+    """
+    if size not in GROUP_SIZES:
+        raise OptionError(f"--group-size {size} has no kernel: available are {', '.join(map(str, GROUP_SIZES))}")
+    return size
 
 
 def parse_dynamic(names: list[str]) -> bool:

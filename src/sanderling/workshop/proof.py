@@ -27,7 +27,13 @@ from sanderling.workshop.preparation import WrittenVariant
 from sanderling.workshop.search import CONFIDENCE as SEARCH_CONFIDENCE
 
 GOLDEN = "golden.npz"
-GOLDEN_TOLERANCE = {Precision.FP32: 1e-4, Precision.FP16: 1e-2, Precision.INT8: 5e-2}
+GOLDEN_TOLERANCE = {
+    Precision.FP32: 1e-4,
+    Precision.FP16: 1e-2,
+    Precision.INT8: 5e-2,
+    Precision.INT8_WEIGHTS: 5e-2,
+    Precision.INT4_WEIGHTS: 5e-2,
+}
 DEFAULT_BUDGETS = {"top1": 1.0, "map": 1.0, "agreement": 5.0, "cosine": 0.01}
 _SEARCHED = ("int8", "mixed")
 _GOLDEN_SAMPLES = 4

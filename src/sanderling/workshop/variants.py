@@ -1,9 +1,10 @@
-"""Make the variants of a graph: FP32 as it is, FP16, and the best of several INT8."""
+"""Make the variants of a graph: FP32 as it is, FP16, the best of several INT8, and weights in few bits."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import onnx
 
@@ -18,7 +19,9 @@ from sanderling.workshop.optimize.half import to_half
 from sanderling.workshop.options import BuildOptions
 from sanderling.workshop.quantize.histogram import Observation, observe
 from sanderling.workshop.quantize.recipe import Quantized, quantize
+from sanderling.workshop.quantize.weight_only import is_transformer, to_weight_only
 
+_WEIGHT_BITS = {Precision.INT8_WEIGHTS: 8, Precision.INT4_WEIGHTS: 4}
 _OLDEST_PER_CHANNEL_OPSET = 13
 
 
@@ -41,14 +44,32 @@ def make_variants(
         OptionError: INT8 was asked for by name, and there is no calibration data.
     """
     yield Made(Precision.FP32, model)
-    wanted = options.precisions or tuple(Precision)
+    wanted = options.precisions or _suiting(model)
     if Precision.INT8 in wanted and calibration is None:
         if options.precisions is not None:
             raise OptionError("--precision int8 needs --calibration DIR|FILE.npz: ranges come from real data")
         reason = "INT8 needs --calibration DIR|FILE.npz"
         progress.event(Event(kind="variant-skipped", subject="int8", reason=reason))
-    if wanted == (Precision.FP32,):
-        return
+    if not {Precision.FP16, Precision.INT8}.isdisjoint(wanted):
+        yield from _observed(model, calibration, wanted, options, progress)
+    for precision in (precision for precision in _WEIGHT_BITS if precision in wanted):
+        yield from _guarded(partial(_weight_only, model, precision, options, progress), precision, progress)
+
+
+def _suiting(model: onnx.ModelProto) -> tuple[Precision, ...]:
+    """Every precision; those that change weights alone only where most of the bytes are such weights."""
+    worthwhile = is_transformer(model)
+    return tuple(precision for precision in Precision if worthwhile or precision not in _WEIGHT_BITS)
+
+
+def _observed(
+    model: onnx.ModelProto,
+    calibration: Samples | None,
+    wanted: Collection[Precision],
+    options: BuildOptions,
+    progress: Progress,
+) -> Iterator[Made]:
+    """The precisions that are made by what flows through the graph."""
     seen = _observe(model, calibration, options, progress)
     if Precision.FP16 in wanted:
         yield from _guarded(lambda: _fp16(model, seen, progress), Precision.FP16, progress)
@@ -93,6 +114,13 @@ def _int8(
         raise ModelError(f"per-channel INT8 needs opset {_OLDEST_PER_CHANNEL_OPSET}: the graph has {opset_of(model)}")
     best = quantize(model, seen, calibration, threads=options.threads, seed=options.seed, progress=progress)
     return Made(Precision.INT8, best.graph, float_nodes=float_nodes(best.graph), quantized=best)
+
+
+def _weight_only(model: onnx.ModelProto, precision: Precision, options: BuildOptions, progress: Progress) -> Made:
+    bits = _WEIGHT_BITS[precision]
+    progress.stage(f"store weights in {bits} bits")
+    made = to_weight_only(model, bits=bits, group_size=options.group_size, embeddings=not options.float_embeddings)
+    return Made(precision, made, float_nodes=float_nodes(made))
 
 
 def float_nodes(quantized: onnx.ModelProto) -> tuple[str, ...]:

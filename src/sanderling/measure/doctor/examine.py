@@ -29,7 +29,8 @@ from sanderling.run.engines.base import EngineOptions
 P = ParamSpec("P")
 _TOLERANCE = 1e-4
 _OTHER_DB = 30.0
-_VARIANT_DB = {"fp16": 30.0, "int8": 10.0}
+_VARIANT_DB = {"fp16": 30.0, "int8": 10.0, "int8-weights": 20.0, "int4-weights": 10.0}
+_ROUNDED = ("int8", "int8-weights", "int4-weights")
 
 
 @dataclass
@@ -192,7 +193,7 @@ def _check_variants(
         assert package is not None
         progress.stage(f"compare with {variant.id}")
         kinship = Kinship(
-            f"the variant {variant.id}", _VARIANT_DB.get(variant.id, _OTHER_DB), expected=variant.id == "int8"
+            f"the variant {variant.id}", _VARIANT_DB.get(variant.id, _OTHER_DB), expected=variant.id in _ROUNDED
         )
         if variant.id == "fp16":
             seen.attempt("weights of fp16", _weights, patient, package.file(variant.file), kinship)

@@ -73,7 +73,7 @@ class OnnxRuntime:
                 fidelity=Fidelity.HARDWARE,
                 description=platform.processor() or platform.machine(),
                 memory_bytes=psutil.virtual_memory().total,
-                precisions=(Precision.FP32, Precision.INT8, Precision.FP16),
+                precisions=tuple(Precision),
             ),
         )
 

@@ -227,7 +227,7 @@ def _device(engine: str, plugin: str) -> DeviceInfo:
         fidelity=Fidelity.HARDWARE,
         description=str(core.get_property(plugin, "FULL_DEVICE_NAME")).strip() or plugin,
         memory_bytes=_memory_bytes(plugin, kind),
-        precisions=(Precision.FP32, Precision.FP16, Precision.INT8),
+        precisions=tuple(Precision),
         computes=tuple(compute for compute, capability in _CAPABILITIES.items() if capability in offered),
     )
 
