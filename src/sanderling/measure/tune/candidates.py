@@ -95,5 +95,9 @@ def _on_device(
 
 
 def _computes(device: DeviceInfo, variant: Variant) -> tuple[Compute, ...]:
-    """Reduced arithmetic is tried on the FP32 graph only: it replaces a variant, it does not refine one."""
-    return device.computes if variant.precision == "fp32" else (Compute.EXACT,)
+    """Reduced arithmetic is tried on the FP32 graph only: it replaces a variant, it does not refine one.
+
+    A device that cannot compute exactly runs every variant in the arithmetic that it has.
+    """
+    exact = Compute.EXACT in device.computes
+    return (Compute.EXACT,) if exact and variant.precision != "fp32" else device.computes
