@@ -122,7 +122,7 @@ def _measured(
     name = variant.engines[0]
     try:
         path = package.file(variant.file)
-        memory = session_memory_bytes(path, engine_name=name, threads=options.threads, lean=options.lean)
+        memory = session_memory_bytes(path, engine_name=name, options=options)
     except EngineError as error:
         progress.event(Event(kind="memory-not-measured", subject=variant.id, reason=str(error)))
     progress.advance()

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from pydantic import BaseModel, ConfigDict
 
-from sanderling.core.errors import DataError, EngineError, ModelError, SanderlingError
+from sanderling.core.errors import DataError, EngineError, ModelError, PackageError, SanderlingError
 from sanderling.core.machine import fingerprint
 from sanderling.core.progress import Progress, Silent
 from sanderling.measure.accuracy import (
@@ -86,7 +86,7 @@ def verify(
             accuracy = told[metric]
             checks += [_budget_check(package, name, value) for name, value in accuracy.items()]
             checks += [_told(name, value) for other in told if other != metric for name, value in told[other].items()]
-        checks += _plan_checks(package, progress)
+        checks += [*_tuning_checks(package), *_plan_checks(package, progress)]
     passed = all(check.passed for check in checks)
     return VerifyResult(package=package.path.name, passed=passed, checks=tuple(checks), accuracy=accuracy)
 
@@ -154,6 +154,15 @@ def _accuracy(
         }
         for wanted in metrics
     }
+
+
+def _tuning_checks(package: Package) -> list[Check]:
+    """Whether what the package keeps of its tuning can be read; it is not needed to run."""
+    try:
+        package.tuning()
+    except PackageError as error:
+        return [Check(name="tuning", passed=False, detail=str(error))]
+    return []
 
 
 def _plan_checks(package: Package, progress: Progress) -> list[Check]:

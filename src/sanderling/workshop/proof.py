@@ -145,7 +145,7 @@ def warn_of_nothing_to_lose(reference: Accuracy, progress: Progress) -> None:
 
 def _memory(name: str, path: Path, options: BuildOptions, progress: Progress) -> int | None:
     try:
-        return session_memory_bytes(path, engine_name=DEFAULT_ENGINE, threads=options.threads)
+        return session_memory_bytes(path, engine_name=DEFAULT_ENGINE, options=EngineOptions(threads=options.threads))
     except EngineError as error:
         progress.event(Event(kind="memory-not-measured", subject=name, reason=str(error)))
         return None
