@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import html
 import json
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import pytest
 from sanderling.api import build, load, tune, verify
 from sanderling.core.errors import NotMetError, OptionError, PackageError
 from sanderling.core.files import sha256_of
+from sanderling.core.progress import Recorder, Silent
 from sanderling.model.package import Package, rewrite_manifest, write_manifest
 from sanderling.model.tuning import Tuning
 from tests.models import conv_classifier, random_arrays, save
@@ -51,6 +53,31 @@ def test_what_was_measured_stays_in_the_package_with_its_hash(package):
     (package / "tuning.json").write_text("{}")
     with pytest.raises(PackageError, match=r"file 'tuning\.json' has 2 bytes"):
         Package.open(package)
+
+
+def test_report_shows_what_raced_and_why_the_others_lost(package):
+    before = (package / "report.html").read_text()
+    result = tune(package, seconds=1, engines=["onnxruntime"])
+    report = (package / "report.html").read_text()
+    assert "Engines on" not in before
+    assert f"Engines on {result.plan.machine}" in report
+    assert all(html.escape(candidate.name) in report for candidate in result.candidates)
+    assert Package.open(package).manifest.files["report.html"].sha256 == sha256_of(package / "report.html")
+
+
+@pytest.mark.parametrize("lacking", ["jinja2", "evidence"])
+def test_report_that_cannot_be_made_again_stays_and_is_told(package, monkeypatch, lacking):
+    if lacking == "jinja2":
+        monkeypatch.setitem(sys.modules, "jinja2", None)
+    else:
+        opened = Package.open(package)
+        rewrite_manifest(opened, opened.manifest, package, {"evidence.json": "{}"})
+    before = (package / "report.html").read_bytes()
+    progress = Recorder(Silent())
+    result = tune(package, seconds=0.3, engines=["onnxruntime"], progress=progress)
+    assert (package / "report.html").read_bytes() == before
+    assert Package.open(package).tuning().results == {result.fingerprint: result}
+    assert [event.subject for event in progress.events if event.kind == "report-not-updated"] == ["report.html"]
 
 
 def test_memory_of_the_winner_and_its_fallbacks_is_measured(package):
@@ -168,3 +195,4 @@ def test_build_command_tunes_what_it_built_and_prints_both_as_one_object(tmp_pat
     assert (value["package"], bool(value["chosen"])) == (str(package), True)
     assert value["plan"]["engine"]
     assert Package.open(package).manifest.plans
+    assert "Engines on" in (package / "report.html").read_text()

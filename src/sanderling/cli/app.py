@@ -200,9 +200,9 @@ def tune(
 ) -> None:
     """Measure which engine, variant, threads and batch are best here, and keep the plan in the package."""
     with reporting_errors(as_json=as_json):
+        from sanderling.api import tune as run_tune
         from sanderling.cli.progress import RichProgress
         from sanderling.measure.tune import parse_objective
-        from sanderling.measure.tune import tune as run_tune
 
         with RichProgress() as progress:
             result = run_tune(

@@ -245,7 +245,7 @@ def _reason(runner: Runner, best: Runner, objective: Objective) -> str:
     if runner is best:
         return f"{own:.3g} {unit}, the least"
     ratio = f"{own / least:.2f}× the winner's" if least > 0 else "more than the winner's"
-    return f"{own:.3g} {unit}, {ratio} {least:.3g} {unit}"
+    return f"{ratio} {least:.3g} {unit}"
 
 
 def _out(entry: Excluded) -> CandidateResult:
