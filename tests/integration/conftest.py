@@ -34,6 +34,7 @@ STAGES = {
     "calibrate: histograms",
     "convert to FP16",
     "quantise to INT8",
+    "check the engine's optimiser",
     "measure accuracy",
     "measure latency",
     "measure memory",

@@ -7,7 +7,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict
 
 from sanderling.core.progress import Event
-from sanderling.model.plan import Plan
+from sanderling.model.plan import OptimizationName, Plan
 
 TUNING = "tuning.json"
 
@@ -21,7 +21,7 @@ class CandidateResult(_Record):
 
     Attributes:
         status: ``won``, ``lost`` (slower), or ``excluded`` (never raced, or fell out).
-        engine: and the fields after it, down to ``batch``: None where it never raced.
+        engine: and the fields after it, down to ``optimization``: None where it never raced.
         p50_ms: median of one call; None without a measurement.
         low_ms: lower end of the median's 95 % confidence interval.
         high_ms: upper end.
@@ -38,6 +38,7 @@ class CandidateResult(_Record):
     compute: str | None = None
     threads: int | None = None
     batch: int | None = None
+    optimization: OptimizationName | None = None
     p50_ms: float | None = None
     low_ms: float | None = None
     high_ms: float | None = None

@@ -16,8 +16,10 @@ from sanderling.measure.accuracy import within_budget
 from sanderling.model.manifest import Budget, Golden, Manifest, Variant
 from sanderling.model.package import EVIDENCE, REPORT, file_entries, is_package, write_manifest, write_zip
 from sanderling.run.engines import DEFAULT_ENGINE
+from sanderling.run.engines.base import Optimization
 from sanderling.workshop import preparation, proof
 from sanderling.workshop.evidence import Evidence, VariantEvidence
+from sanderling.workshop.optimizer import safe_levels
 from sanderling.workshop.options import BuildOptions
 from sanderling.workshop.preparation import Workpiece, WrittenVariant
 from sanderling.workshop.report.render import render_report
@@ -91,10 +93,13 @@ def _check_tools() -> None:
 
 def _package(folder: Path, piece: Workpiece, options: BuildOptions, recorder: Recorder) -> BuildResult:
     files = {str(variant.precision): variant.path for variant in piece.variants}
-    measured = proof.measure(files, piece.material, options, recorder)
     golden = proof.golden_vectors(folder, files, piece.material)
+    levels = safe_levels(folder, files, golden, recorder)
+    measured = proof.measure(files, levels, piece.material, options, recorder)
     budget = options.budget or proof.default_budget(measured["fp32"].accuracy)
-    variants = tuple(_variant(written, measured[written.precision], budget) for written in piece.variants)
+    variants = tuple(
+        _variant(written, measured[written.precision], levels[written.precision], budget) for written in piece.variants
+    )
     chosen, why = proof.choose(variants, budget)
     recorder.stop()
     evidence = _evidence(piece, measured, why, options, recorder)
@@ -106,7 +111,7 @@ def _package(folder: Path, piece: Workpiece, options: BuildOptions, recorder: Re
     return BuildResult(options.output, manifest, evidence)
 
 
-def _variant(written: WrittenVariant, measured: VariantEvidence, budget: Budget) -> Variant:
+def _variant(written: WrittenVariant, measured: VariantEvidence, level: Optimization, budget: Budget) -> Variant:
     return Variant(
         id=written.precision,
         precision=written.precision,
@@ -119,6 +124,7 @@ def _variant(written: WrittenVariant, measured: VariantEvidence, budget: Budget)
         accuracy=measured.accuracy,
         within_budget=written.precision == Precision.FP32 or within_budget(measured.accuracy, budget),
         float_nodes=written.float_nodes,
+        optimization=level.value,
     )
 
 

@@ -19,7 +19,7 @@ from sanderling.measure.memory import session_memory_bytes
 from sanderling.model.manifest import Accuracy, Budget, Golden, Variant
 from sanderling.model.package import GoldenVectors
 from sanderling.run.engines import DEFAULT_ENGINE, engine
-from sanderling.run.engines.base import EngineOptions, Executable
+from sanderling.run.engines.base import EngineOptions, Executable, Optimization
 from sanderling.workshop.evidence import VariantEvidence
 from sanderling.workshop.material import Material
 from sanderling.workshop.options import BuildOptions
@@ -35,11 +35,16 @@ _LEAST_MAP = 5.0
 
 
 def measure(
-    files: Mapping[str, Path], material: Material, options: BuildOptions, progress: Progress
+    files: Mapping[str, Path],
+    levels: Mapping[str, Optimization],
+    material: Material,
+    options: BuildOptions,
+    progress: Progress,
 ) -> dict[str, VariantEvidence]:
     """Accuracy, latency and memory of every variant; FP32, named ``fp32``, is the reference."""
+    settings = {name: EngineOptions(threads=options.threads, optimization=levels[name]) for name in files}
     with ExitStack() as stack:
-        loaded = {name: _load(path, options.threads, stack) for name, path in files.items()}
+        loaded = {name: _load(path, settings[name], stack) for name, path in files.items()}
         accuracies = _accuracy(loaded, material, options, progress)
         progress.stage("measure latency", options.repeats)
         feeds = material.evaluation.one(0)
@@ -55,21 +60,21 @@ def measure(
         name: VariantEvidence(
             accuracy=accuracies[name],
             latency=timings[name],
-            memory_bytes=_memory(name, path, options, progress),
+            memory_bytes=_memory(name, path, settings[name], progress),
         )
         for name, path in files.items()
     }
 
 
 def golden_vectors(folder: Path, files: Mapping[str, Path], material: Material) -> Golden:
-    """Write the first evaluation samples and each variant's outputs for them."""
+    """Write the first evaluation samples and each variant's outputs for them, computed as its graph is written."""
     count = min(_GOLDEN_SAMPLES, len(material.evaluation))
     calls = [material.evaluation.one(index) for index in range(count)]
     inputs = {name: np.stack([call[name] for call in calls]) for name in calls[0]}
     outputs = {}
     for variant, path in files.items():
         with ExitStack() as stack:
-            executable = _load(path, 1, stack)
+            executable = _load(path, EngineOptions(threads=1, optimization=Optimization.NONE), stack)
             results = [executable.run(call) for call in calls]
         outputs[variant] = {name: np.stack([result[name] for result in results]) for name in results[0]}
     write_npz(folder / GOLDEN, GoldenVectors(inputs, outputs).to_arrays())
@@ -104,8 +109,8 @@ def choose(variants: tuple[Variant, ...], budget: Budget) -> tuple[str, str]:
     return best.id, "; ".join([chosen, *reasons])
 
 
-def _load(path: Path, threads: int, stack: ExitStack) -> Executable:
-    executable = engine().load(path, EngineOptions(threads=threads))
+def _load(path: Path, options: EngineOptions, stack: ExitStack) -> Executable:
+    executable = engine().load(path, options)
     stack.callback(executable.close)
     return executable
 
@@ -143,9 +148,9 @@ def warn_of_nothing_to_lose(reference: Accuracy, progress: Progress) -> None:
         progress.event(Event(kind="nothing-to-lose", subject="accuracy", reason=reason))
 
 
-def _memory(name: str, path: Path, options: BuildOptions, progress: Progress) -> int | None:
+def _memory(name: str, path: Path, options: EngineOptions, progress: Progress) -> int | None:
     try:
-        return session_memory_bytes(path, engine_name=DEFAULT_ENGINE, options=EngineOptions(threads=options.threads))
+        return session_memory_bytes(path, engine_name=DEFAULT_ENGINE, options=options)
     except EngineError as error:
         progress.event(Event(kind="memory-not-measured", subject=name, reason=str(error)))
         return None

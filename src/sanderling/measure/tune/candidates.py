@@ -9,7 +9,7 @@ from sanderling.core.machine import usable_cores
 from sanderling.model.manifest import Manifest, Variant
 from sanderling.model.plan import Objective, short_name
 from sanderling.run.devices import EngineState
-from sanderling.run.engines.base import Compute, DeviceInfo, EngineOptions, Fidelity
+from sanderling.run.engines.base import Compute, DeviceInfo, EngineOptions, Fidelity, Optimization
 
 _THROUGHPUT_BATCHES = (1, 4, 8, 16)
 
@@ -25,16 +25,21 @@ class Candidate:
     compute: Compute
     threads: int
     batch: int
+    optimization: Optimization = Optimization.ALL
 
     @property
     def name(self) -> str:
         """Short name, as the plan's entry has it."""
-        return short_name(self.engine, self.device, self.variant, self.compute, self.threads, self.batch)
+        return short_name(
+            self.engine, self.device, self.variant, self.compute, self.threads, self.batch, self.optimization
+        )
 
     @property
     def options(self) -> EngineOptions:
         """How the engine loads it."""
-        return EngineOptions(device=self.device, threads=self.threads, compute=self.compute)
+        return EngineOptions(
+            device=self.device, threads=self.threads, compute=self.compute, optimization=self.optimization
+        )
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import get_args
 
@@ -12,7 +14,7 @@ from sanderling.core.errors import EngineError, NotMetError, OptionError, Packag
 from sanderling.core.machine import Machine, describe_machine, fingerprint
 from sanderling.core.progress import Event, Progress, Recorder, Silent
 from sanderling.core.statistics import percentiles
-from sanderling.measure.golden import wrong_outputs
+from sanderling.measure.golden import safe_level, wrong_outputs
 from sanderling.measure.memory import session_memory_bytes
 from sanderling.measure.tune.candidates import Candidate, Excluded, list_candidates
 from sanderling.measure.tune.race import Runner, race
@@ -21,6 +23,7 @@ from sanderling.model.package import Package, rewrite_manifest
 from sanderling.model.plan import Objective, Plan, PlanEntry
 from sanderling.model.tuning import TUNING, CandidateResult, TuneResult, Tuning
 from sanderling.run.devices import EngineState, list_engines
+from sanderling.run.engines.base import Executable, Optimization
 
 _FALLBACKS = 3
 _LEAST_SECONDS = 20.0
@@ -72,7 +75,8 @@ def tune(
     candidates, excluded = list_candidates(package.manifest, states, objective)
     with ExitStack() as stack:
         stable = Stable(package, stack)
-        checked, wrong = _check(package, candidates, stable, progress)
+        levelled = _at_safe_levels(package, candidates, _rewriting(states), stable, progress)
+        checked, wrong = _check(package, levelled, stable, progress)
         if not checked:
             reasons = "; ".join(f"{entry.name}: {entry.reason}" for entry in [*excluded, *wrong])
             raise NotMetError(f"nothing runs package {package.path.name} here as it says: {reasons}")
@@ -113,6 +117,50 @@ def _states(engines: Sequence[str]) -> list[EngineState]:
         known = ", ".join(state.name for state in states)
         raise OptionError(f"unknown engine '{sorted(unknown)[0]}': available are {known}")
     return [state for state in states if not engines or state.name in engines]
+
+
+def _rewriting(states: Sequence[EngineState]) -> set[tuple[str, str]]:
+    """Engines and devices whose rewriting of the graph can be held at a level."""
+    return {
+        (state.name, device.device) for state in states for device in state.devices if len(device.optimizations) > 1
+    }
+
+
+def _at_safe_levels(
+    package: Package,
+    candidates: Sequence[Candidate],
+    rewriting: set[tuple[str, str]],
+    stable: Stable,
+    progress: Progress,
+) -> list[Candidate]:
+    """The candidates, each at the highest level of optimisation that leaves the graph's outputs as they are."""
+    golden, tolerance = package.golden(), package.manifest.golden.tolerance
+    levels: dict[tuple[str, str, str, str], Optimization] = {}
+    for candidate in candidates:
+        kind = (candidate.engine, candidate.device, candidate.variant, candidate.compute)
+        if kind in levels or kind[:2] not in rewriting:
+            continue
+        try:
+            found = safe_level(
+                partial(_at_level, stable, candidate),
+                golden,
+                candidate.variant,
+                tolerance[candidate.variant],
+            )
+        except SanderlingError:  # the check of the candidate itself meets it too, and keeps its reason
+            continue
+        levels[kind] = found.level
+        if found.reason:
+            subject = "/".join(kind[:3])
+            progress.event(Event(kind="optimization-lowered", subject=subject, reason=found.reason))
+    return [
+        replace(one, optimization=levels.get((one.engine, one.device, one.variant, one.compute), one.optimization))
+        for one in candidates
+    ]
+
+
+def _at_level(stable: Stable, candidate: Candidate, level: Optimization) -> Executable:
+    return stable.executable(replace(candidate, optimization=level))
 
 
 def _check(
@@ -206,6 +254,7 @@ def _entry(runner: Runner) -> PlanEntry:
         p95_ms=spread["p95"],
         throughput_per_s=candidate.batch * 1e3 / spread["p50"],
         memory_bytes=runner.memory_bytes,
+        optimization=candidate.optimization.value,
     )
 
 
@@ -227,6 +276,7 @@ def _results(ranked: Sequence[Runner], objective: Objective) -> list[CandidateRe
                 compute=runner.candidate.compute,
                 threads=runner.candidate.threads,
                 batch=runner.candidate.batch,
+                optimization=runner.candidate.optimization.value,
                 p50_ms=runner.p50_ms,
                 low_ms=low,
                 high_ms=high,

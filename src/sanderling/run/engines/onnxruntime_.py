@@ -74,6 +74,7 @@ class OnnxRuntime:
                 description=platform.processor() or platform.machine(),
                 memory_bytes=psutil.virtual_memory().total,
                 precisions=(Precision.FP32, Precision.INT8, Precision.FP16),
+                optimizations=tuple(Optimization),
             ),
         )
 
