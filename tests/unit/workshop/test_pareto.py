@@ -155,3 +155,13 @@ def test_package_that_was_never_tuned_has_no_section():
 def test_result_that_nothing_can_be_drawn_of_has_no_section():
     gone = candidate("openvino", "a variant that is gone", 2)
     assert "Engines on" not in page(result(gone)).text
+
+
+def test_marks_at_zero_stay_off_the_numbers_below_the_axis():
+    marks = [mark("m", x, 0, memory_bytes=90_000_000, chosen=True) for x in (1, 700)]
+    html = pareto(marks, limit=None, **TITLES)
+    numbers = re.findall(r'<text class="axis" x="[^"]*" y="([\d.]+)" text-anchor="middle">[\d.]+<', html)
+    below = min(map(float, numbers))
+    rings = [tuple(map(float, found)) for found in re.findall(r'"ring" cx="([\d.]+)" cy="([\d.]+)" r="([\d.]+)"', html)]
+    assert len(rings) == 2
+    assert all(y + r < below - 12 and x - r > 64 and x + r < 640 - 24 for x, y, r in rings)

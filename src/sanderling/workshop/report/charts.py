@@ -10,6 +10,7 @@ from html import escape
 WIDTH = 640
 _HALF_WIDTH = 400
 LEFT, RIGHT, TOP, BOTTOM = 64, 24, 16, 44
+_LETTER, _LINE = 7.5, 15.0  # mean width and height of the text
 
 
 @dataclass(frozen=True)
@@ -50,17 +51,23 @@ def scatter(points: Sequence[Point], *, x_title: str, y_title: str, limit: float
         parts.append(
             f'<text class="limit" x="{WIDTH - RIGHT}" y="{y - 5:.1f}" text-anchor="end">budget {limit:g}</text>'
         )
+    named: list[tuple[float, float, float]] = []  # left and right end, and height, of each name
     for point in points:
         x, y, upper = LEFT + point.x * scale_x, floor - point.y * scale_y, floor - point.y_upper * scale_y
         kind = "chosen" if point.chosen else "other"
         side, anchor = (10, "start") if x < WIDTH * 0.8 else (-10, "end")
+        left = x + side - (0 if anchor == "start" else _LETTER * len(point.label))
+        right, lift = left + _LETTER * len(point.label), y - 8
+        while any(left < end and start < right and abs(lift - level) < _LINE for start, end, level in named):
+            lift -= _LINE
+        named.append((left, right, lift))
         tip = f"{point.label}: {point.x:.2f}, drop {point.y:.3g}, upper bound {point.y_upper:.3g}"
         parts.append(
             f'<g class="{kind}"><title>{escape(tip)}</title>'
             f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{y:.1f}" y2="{upper:.1f}"/>'
             f'<line x1="{x - 5:.1f}" x2="{x + 5:.1f}" y1="{upper:.1f}" y2="{upper:.1f}"/>'
             f'<circle cx="{x:.1f}" cy="{y:.1f}" r="6"/>'
-            f'<text x="{x + side:.1f}" y="{y - 8:.1f}" text-anchor="{anchor}">{escape(point.label)}</text></g>'
+            f'<text x="{x + side:.1f}" y="{lift:.1f}" text-anchor="{anchor}">{escape(point.label)}</text></g>'
         )
     return svg(height, parts, f"{y_title} against {x_title}")
 

@@ -22,6 +22,8 @@ from sanderling.workshop.report.charts import (
 SHAPES = ("circle", "square", "triangle", "diamond", "pentagon", "hexagon", "star")
 _CORNERS = {"triangle": (3, -90), "diamond": (4, -90), "square": (4, -45), "pentagon": (5, -90), "hexagon": (6, 0)}
 _HEIGHT = 340
+_MARGIN = 24  # between the largest mark's middle and the picture's edge
+_PLOT_WIDTH = WIDTH - LEFT - RIGHT
 _LETTER = 7.3  # mean width of a letter at the page's 13 px
 _LEAST_RADIUS, _LARGEST_RADIUS = 4.5, 15.0
 _STEPS = ((1, 2, 5), (1, 1.5, 2, 3, 4, 5, 6, 8), tuple(tenth / 10 for tenth in range(10, 100)))
@@ -82,12 +84,13 @@ def pareto(marks: Sequence[Mark], *, x_title: str, y_title: str, limit: float | 
         y_title: what the drop is measured in.
         limit: the budget, as a dashed line where it lies inside the picture.
     """
-    largest, floor = _largest(marks), _HEIGHT - BOTTOM
+    largest, axis = _largest(marks), _HEIGHT - BOTTOM
+    floor = axis - _MARGIN  # marks at 0 must not cover the numbers below the axis
     y_end = _y_end(max(mark.y for mark in marks), limit)
     scale_y = (floor - TOP) / y_end
     low, high, ticks = _span([mark.x for mark in marks])
-    scale_x = (WIDTH - LEFT - RIGHT) / math.log(high / low)
-    parts = [*y_axis(y_end, scale_y, floor, y_title), *_x_axis(ticks, low, scale_x, floor, x_title)]
+    scale_x = _PLOT_WIDTH / math.log(high / low)
+    parts = [*y_axis(y_end, scale_y, floor, y_title), *_x_axis(ticks, low, scale_x, axis, x_title)]
     if limit is not None and limit <= y_end:
         y = floor - limit * scale_y
         parts.append(f'<line class="limit" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
@@ -98,7 +101,7 @@ def pareto(marks: Sequence[Mark], *, x_title: str, y_title: str, limit: float | 
     parts.append(_steps([places[mark] for mark in front]))
     for mark in sorted(marks, key=lambda mark: (mark.chosen, mark in front, -(mark.memory_bytes or 0))):
         parts.append(_drawn(mark, places[mark], largest, faded=mark not in front and not mark.chosen))
-    parts += _labels(front, marks, places, largest, _Box(LEFT, TOP, WIDTH, floor))
+    parts += _labels(front, marks, places, largest, _Box(LEFT, TOP, WIDTH, axis))
     return svg(_HEIGHT, parts, f"{y_title} against {x_title}, and the Pareto front")
 
 
@@ -110,7 +113,8 @@ def _y_end(tallest: float, limit: float | None) -> float:
 
 def _span(values: Sequence[float]) -> tuple[float, float, list[float]]:
     """Both ends of the logarithmic axis, a little outside the values, and its ticks."""
-    low, high = min(values) / 1.12, max(values) * 1.12
+    around = max(max(values) / min(values), 1.5) ** (_MARGIN / (_PLOT_WIDTH - 2 * _MARGIN))
+    low, high = min(values) / around, max(max(values), 1.5 * min(values)) * around
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     for steps in _STEPS:
         ticks = [float(f"{step * 10.0**power:.6g}") for power in powers for step in steps]
