@@ -19,7 +19,6 @@ from sanderling.measure.verify import VerifyResult
 from sanderling.model.package import Package, file_entries, write_manifest
 from tests.integration.conftest import COMMAND, TIMEOUT_S, write_samples
 from tests.models import (
-    chain,
     conv_classifier,
     make_model,
     random_arrays,
@@ -840,13 +839,13 @@ def test_report_shows_pictures_and_every_variant_with_its_numbers(built):
 
 def test_names_in_a_model_are_text_in_its_report(work, out):
     nasty = "</title></svg><script>alert(1)</script>"
-    model = chain(["Relu", "Sigmoid"], shape=(1, 8))
+    model = conv_classifier()
     for node in model.graph.node:
         for names in (node.input, node.output):
             for index, name in enumerate(names):
-                names[index] = name if name in ("x", "y") else nasty
+                names[index] = nasty if name == "relu" else name
     source = save(model, work / "net.onnx")
-    np.savez(work / "data.npz", x=random_arrays({"x": (110, 8)})["x"])
+    np.savez(work / "data.npz", **random_arrays({"image": (110, 3, 8, 8)}))
 
     result = build(source, out / "<b>net.sdl", calibration=work / "data.npz", **QUICK)
 

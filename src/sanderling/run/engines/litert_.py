@@ -28,8 +28,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import psutil
 
-from sanderling.core.errors import EngineError, ModelError, OutputError, first_line
-from sanderling.core.files import replacing, sha256_of
+from sanderling.core.errors import EngineError, ModelError, first_line
+from sanderling.core.files import sha256_of
 from sanderling.core.precision import Precision
 from sanderling.core.tensor import Array, Feeds, TensorSpec
 from sanderling.run.engines.base import (
@@ -43,13 +43,13 @@ from sanderling.run.engines.base import (
 )
 from sanderling.run.litert.convert import Converted, convert, sources_sha256
 from sanderling.run.litert.graph import ContradictionError
+from sanderling.run.sealed import seal, unsealed
 
 if TYPE_CHECKING:
     import onnx
 
 _DTYPES = ("float32", "int64", "int32", "int8", "uint8", "bool")
 _KEPT_SHAPES = 4  # each holds the weights once more
-_DIGEST_BYTES = 32  # of the SHA-256 that a cache file begins with
 _FAILED_NODE = re.compile(r"Node number (\d+) \((\w+)\)")
 _BETWEEN_COMPLAINTS = re.compile(
     r"\S+\.(?:cc|h):\d+:? ?|Node number \d+ \(\w+\) failed to (?:prepare|invoke)\.?|(?<=[a-z])\.(?=[a-z])|\n"
@@ -220,7 +220,7 @@ class _Compiler:
             EngineError: an interpreter could not be made.
         """
         entry = self._entry(shapes)
-        kept = _from_cache(entry) if entry else None
+        kept = unsealed(entry) if entry else None
         if kept is not None:
             return _Session(_interpreter(kept, self._threads), shapes, "")
         if not self._whole:
@@ -232,7 +232,7 @@ class _Compiler:
             interpreter = _interpreter(converted.data, self._threads)
         except (RuntimeError, ValueError) as error:
             raise _interpreter_error(error, converted) from error
-        return _Session(interpreter, shapes, _to_cache(entry, converted.data) if entry else "")
+        return _Session(interpreter, shapes, seal(converted.data, entry) if entry else "")
 
     def _entry(self, shapes: tuple[tuple[int, ...], ...]) -> Path | None:
         """File for this graph, these shapes, this LiteRT and this writer; threads change nothing in it."""
@@ -383,28 +383,6 @@ def _described(interpreter: Any) -> str:  # noqa: ANN401 - the runtime is untype
     left = Counter(entry["op_name"] for entry in written if entry["index"] not in taken)
     told = ", ".join(f"{count} {name}" for name, count in left.most_common())
     return f"XNNPACK: {len(taken)} of {len(written)} operators" + (f"; in LiteRT's own kernels: {told}" if told else "")
-
-
-def _from_cache(entry: Path) -> bytes | None:
-    """The model that was written before, or None when it is not there or is damaged."""
-    try:
-        data = entry.read_bytes()
-    except OSError:
-        return None
-    digest, model = data[:_DIGEST_BYTES], data[_DIGEST_BYTES:]
-    return model if hashlib.sha256(model).digest() == digest else None
-
-
-def _to_cache(entry: Path, data: bytes) -> str:
-    """Keep a model. A cache that cannot be written costs time only: the answer says why."""
-    try:
-        entry.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(entry) as temporary, temporary.open("wb") as stream:
-            stream.write(hashlib.sha256(data).digest())
-            stream.write(data)
-    except (OSError, OutputError) as error:
-        return f"; not cached: {first_line(error)}"
-    return ""
 
 
 ENGINE = LiteRt()

@@ -21,8 +21,7 @@ from typing import TYPE_CHECKING
 
 import psutil
 
-from sanderling.core.errors import EngineError, ModelError, OutputError, SanderlingError, first_line
-from sanderling.core.files import replacing
+from sanderling.core.errors import EngineError, ModelError, SanderlingError, first_line
 from sanderling.core.precision import Precision
 from sanderling.core.statistics import relative_error
 from sanderling.core.tensor import Array, Feeds, TensorSpec, random_feeds
@@ -40,6 +39,7 @@ from sanderling.run.engines.base import (
 )
 from sanderling.run.isolated import IsolatedExecutable, Worker
 from sanderling.run.mindspore_lite import library
+from sanderling.run.sealed import SEAL_BYTES, is_intact, seal
 
 if TYPE_CHECKING:
     import onnx
@@ -53,7 +53,6 @@ _TOLERANCE = 1e-3  # relative, of what was converted: wrong graphs were off by a
 _ROWS = (1, 3)  # that a dynamic first axis is tried with
 _SIZES = (8, 32, 224)  # that other dynamic axes are tried with, until ONNX Runtime takes one
 _KEPT = 4  # sets of input shapes for which a graph stays loaded
-_DIGEST_BYTES = 32  # of the SHA-256 that a cache file begins with
 
 
 class MindSpore:
@@ -90,8 +89,8 @@ class MindSpore:
         device = choose_device(self.devices(), options)
         graph = _read(model)
         entry = options.cache and options.cache / f"mindspore-{_key(graph)}.ms"
-        if entry and _is_intact(entry):
-            return _loaded(graph, entry, _DIGEST_BYTES, device, options)
+        if entry and is_intact(entry):
+            return _loaded(graph, entry, SEAL_BYTES, device, options)
         with tempfile.TemporaryDirectory(prefix="sanderling-mindspore-") as scratch:
             converted = Path(scratch) / "model.ms"
             _convert(graph, converted)
@@ -102,7 +101,7 @@ class MindSpore:
                 executable.close()
                 raise
             if entry:
-                executable.add_note(_keep(converted, entry))
+                executable.add_note(seal(converted, entry))
         return executable
 
 
@@ -343,29 +342,6 @@ def _key(graph: _Graph) -> str:
     digest = hashlib.sha256(graph.proto.SerializeToString(deterministic=True))
     digest.update(f"{fingerprint()} {library.fingerprint()}".encode())
     return digest.hexdigest()[:32]
-
-
-def _is_intact(entry: Path) -> bool:
-    """Whether a conversion is in the cache, as it was kept."""
-    try:
-        with entry.open("rb") as stream:
-            digest = stream.read(_DIGEST_BYTES)
-            return hashlib.file_digest(stream, "sha256").digest() == digest
-    except OSError:
-        return False
-
-
-def _keep(converted: Path, entry: Path) -> str:
-    """Copy a conversion to the cache. A cache that cannot be written costs time only: the answer says why."""
-    try:
-        data = converted.read_bytes()
-        entry.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(entry) as temporary, temporary.open("wb") as stream:
-            stream.write(hashlib.sha256(data).digest())
-            stream.write(data)
-    except (OSError, OutputError) as error:
-        return f"; not cached: {first_line(error)}"
-    return ""
 
 
 ENGINE = MindSpore()

@@ -28,8 +28,8 @@ import numpy.typing as npt
 import psutil
 from pydantic import BaseModel
 
-from sanderling.core.errors import EngineError, ModelError, OutputError, first_line
-from sanderling.core.files import replacing, sha256_of
+from sanderling.core.errors import EngineError, ModelError, first_line
+from sanderling.core.files import sha256_of
 from sanderling.core.precision import Precision
 from sanderling.core.tensor import Array, Feeds, TensorSpec
 from sanderling.run.engines.base import (
@@ -42,6 +42,7 @@ from sanderling.run.engines.base import (
     Placement,
     choose_device,
 )
+from sanderling.run.sealed import SEAL_BYTES, seal
 
 if TYPE_CHECKING:
     import onnx
@@ -62,8 +63,7 @@ _NOT_COMPUTED = ("Const", "Input", "Output")  # nodes of a compiled graph that h
 _NOISE = re.compile(r"^(Exception from |Check '|FrontEnd API failed|Model wasn't fully|Summary:|To facilitate)")
 _UNSUPPORTED = re.compile(r"No conversion rule found for operations: (.+)")
 _REFUSED = re.compile(r"unsupported|not supported|not implemented|cannot create", re.IGNORECASE)
-_DIGEST_BYTES = 32  # of the SHA-256 that a cache file begins with
-_FIXED_BYTES = _DIGEST_BYTES + 8  # and where its compiled graph starts
+_FIXED_BYTES = SEAL_BYTES + 8  # a cache file's seal, and where its compiled graph starts
 _ALIGNED_BYTES = 64
 _IMPORTING = threading.Lock()
 
@@ -323,9 +323,9 @@ def _from_cache(entry: Path, model: Path | bytes, target: _Target) -> _Loaded | 
     """The compiled graph, or None when it is not there, damaged, of other external data, or refused by OpenVINO."""
     try:
         data = np.fromfile(entry, np.uint8)
-        if hashlib.sha256(data[_DIGEST_BYTES:].data).digest() != data[:_DIGEST_BYTES].tobytes():
+        if hashlib.sha256(data[SEAL_BYTES:].data).digest() != data[:SEAL_BYTES].tobytes():
             return None
-        start = int.from_bytes(data[_DIGEST_BYTES:_FIXED_BYTES].tobytes(), "little")
+        start = int.from_bytes(data[SEAL_BYTES:_FIXED_BYTES].tobytes(), "little")
         header = _Header.model_validate_json(data[_FIXED_BYTES:start].tobytes())
         if _hashes(model, header.external) != header.external:
             return None
@@ -347,16 +347,9 @@ def _to_cache(entry: Path, loaded: _Loaded) -> str:
     header = _Header(inputs=graph.inputs, outputs=graph.outputs, external=dict(graph.external)).model_dump_json()
     told = header.encode()
     told += b" " * (-(_FIXED_BYTES + len(told)) % _ALIGNED_BYTES)
-    start = (_FIXED_BYTES + len(told)).to_bytes(_FIXED_BYTES - _DIGEST_BYTES, "little")
+    start = (_FIXED_BYTES + len(told)).to_bytes(_FIXED_BYTES - SEAL_BYTES, "little")
     data = b"".join((start, told, blob if isinstance(blob, bytes) else blob.getbuffer()))
-    try:
-        entry.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(entry) as temporary, temporary.open("wb") as stream:
-            stream.write(hashlib.sha256(data).digest())
-            stream.write(data)
-    except (OSError, OutputError) as error:
-        return f"; not cached: {first_line(error)}"
-    return ""
+    return seal(data, entry)
 
 
 def _placement(compiled: Any, device: DeviceInfo, target: _Target, note: str) -> Placement:  # noqa: ANN401 - untyped

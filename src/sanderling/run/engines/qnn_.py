@@ -29,8 +29,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sanderling.core.errors import EngineError, ModelError, OutputError, first_line
-from sanderling.core.files import replacing
+from sanderling.core.errors import EngineError, ModelError, first_line
 from sanderling.core.precision import Precision
 from sanderling.core.tensor import Array, Feeds, TensorSpec
 from sanderling.run.engines.base import (
@@ -43,6 +42,7 @@ from sanderling.run.engines.base import (
     Placement,
     choose_device,
 )
+from sanderling.run.sealed import seal, unsealed
 
 if TYPE_CHECKING:
     import onnx
@@ -50,7 +50,6 @@ if TYPE_CHECKING:
 _PROVIDER = "QNNExecutionProvider"
 _DEVICE = "npu:htp"
 _MOST_SHAPES = 4  # compiled graphs that are held at a time
-_DIGEST_BYTES = 32  # of the SHA-256 that a cache file begins with
 _FATAL_ONLY = 4  # errors come back as exceptions, and are not printed as well
 _MODEL_ERRORS = ("Fail", "InvalidArgument", "InvalidGraph", "NotImplemented")
 _FELL_BACK = "fallback to CPU EP has been explicitly disabled"
@@ -208,7 +207,7 @@ class _Compiler:
             context = Path(scratch) / "context.onnx"
             settings = {"ep.context_enable": "1", "ep.context_embed_mode": "1", "ep.context_file_path": str(context)}
             session = self._compile(data, settings)
-            return session, _to_cache(entry, context)
+            return session, seal(context, entry)
 
     def _compile(self, data: bytes, settings: Mapping[str, str]) -> Any:  # noqa: ANN401 - the runtime is untyped
         try:
@@ -508,30 +507,13 @@ def _with_shapes(proto: onnx.ModelProto, shapes: Shapes) -> onnx.ModelProto:
 
 def _from_cache(entry: Path, options: EngineOptions) -> Any | None:  # noqa: ANN401 - the runtime is untyped
     """The compiled graph, or None when it is not there, damaged, or refused by the plugin."""
-    try:
-        with entry.open("rb") as stream:
-            digest, context = stream.read(_DIGEST_BYTES), stream.read()
-    except OSError:
-        return None
-    if hashlib.sha256(context).digest() != digest:
+    context = unsealed(entry)
+    if context is None:
         return None
     try:
         return _session(context, options, {})
     except Exception:  # noqa: BLE001 - whatever the plugin has against it, it is compiled again
         return None
-
-
-def _to_cache(entry: Path, context: Path) -> str:
-    """Keep a compiled graph. A cache that cannot be written costs time only: the answer says why."""
-    try:
-        data = context.read_bytes()
-        entry.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(entry) as temporary, temporary.open("wb") as stream:
-            stream.write(hashlib.sha256(data).digest())
-            stream.write(data)
-    except (OSError, OutputError) as error:
-        return f"; not cached: {first_line(error)}"
-    return ""
 
 
 ENGINE = Qnn()
