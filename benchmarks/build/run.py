@@ -99,8 +99,8 @@ def _agreement(package: Path, data: Path) -> dict[str, Any]:
 
 def _memory(package: Path, variant: str) -> list[int]:
     opened = Package.open(package)
-    path = opened.file(opened.variant(variant).file)
-    return [session_memory_bytes(path, engine_name="onnxruntime", threads=2) for _ in range(_MEMORY_REPEATS)]
+    path, options = opened.file(opened.variant(variant).file), EngineOptions(threads=2)
+    return [session_memory_bytes(path, engine_name="onnxruntime", options=options) for _ in range(_MEMORY_REPEATS)]
 
 
 def _speed(package: Path, threads: int, batch: int) -> dict[str, Any]:

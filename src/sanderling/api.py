@@ -7,12 +7,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sanderling.core.precision import parse_precisions
-from sanderling.core.progress import Progress
+from sanderling.core.progress import Progress, Silent
 from sanderling.measure.bench import bench
 from sanderling.measure.doctor import doctor, leaks
 from sanderling.measure.inspection import inspect
-from sanderling.measure.tune import tune
+from sanderling.measure.tune import TuneResult
+from sanderling.measure.tune import tune as measure_candidates
 from sanderling.measure.verify import verify
+from sanderling.model.plan import Objective
 from sanderling.run.session import load
 
 if TYPE_CHECKING:
@@ -179,3 +181,33 @@ def finetune_quantized(
     )
     training = TrainingOptions(epochs, learning_rate, batch, distillation, samples)
     return finetune(options, training, progress)
+
+
+def tune(
+    path: str | Path,
+    *,
+    objective: Objective = "latency",
+    seconds: float = 60.0,
+    engines: Sequence[str] = (),
+    progress: Progress | None = None,
+) -> TuneResult:
+    """Measure what runs the package best here, write plan and numbers into it, and show them in its report.
+
+    The report stays as it is where the ``build`` extra is missing; a ``report-not-updated`` event says so.
+
+    Args:
+        path: the package, a folder or a zip.
+        objective: ``latency`` of one row, ``throughput`` in rows a second over batch sizes, or ``memory``.
+        seconds: for the race; loading and checking come on top.
+        engines: only these; all that are installed without any.
+        progress: told about each step.
+
+    Raises:
+        OptionError: an unknown engine, or a time that is not positive.
+        NotMetError: no candidate loads and computes what the package says.
+    """
+    from sanderling.workshop.report.refresh import refresh_report
+
+    result = measure_candidates(path, objective=objective, seconds=seconds, engines=engines, progress=progress)
+    refresh_report(path, progress or Silent())
+    return result

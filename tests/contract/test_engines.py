@@ -7,7 +7,9 @@ its arithmetic. A graph that it cannot run right it refuses.
 
 from __future__ import annotations
 
+import errno
 import gc
+import io
 import os
 import re
 import shutil
@@ -645,6 +647,47 @@ def test_cache_that_cannot_be_written_costs_time_only_and_is_told(tested, classi
     executable = loaded(tested, classifier, on_first(tested, cache=tmp_path / "file"))
     assert_right(tested, classifier, images(), executable.run(images()))
     assert ("not cached" in executable.placement.detail) == keeps
+    executable.close()
+
+
+class FullDisk(io.FileIO):
+    """A file on a disk that has room for 16 more bytes."""
+
+    def write(self, data) -> int:
+        if self.tell() + len(data) <= 16:
+            return super().write(data)
+        super().write(bytes(data)[: 16 - self.tell()])
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def fileno(self) -> int:
+        raise io.UnsupportedOperation("a disk that is full takes no shortcuts, such as sendfile")
+
+
+@pytest.fixture
+def full(monkeypatch, tmp_path) -> Path:
+    """A folder for a cache whose disk is full."""
+    folder, plain = tmp_path / "full", open
+    folder.mkdir()
+
+    def limited(file, mode="r", *arguments, **settings):
+        if not isinstance(file, int) and Path(file).is_relative_to(folder) and set(mode) & set("wax+"):
+            raw = FullDisk(file, mode.replace("b", "").replace("t", ""))
+            return raw if "b" in mode else io.TextIOWrapper(raw, write_through=True)
+        return plain(file, mode, *arguments, **settings)
+
+    monkeypatch.setattr(io, "open", limited)
+    monkeypatch.setattr("builtins.open", limited)
+    return folder
+
+
+def test_full_disk_while_caching_costs_time_only_and_is_told(tested, classifier, tmp_path, full):
+    loaded(tested, classifier, on_first(tested, cache=tmp_path / "roomy")).close()
+    keeps = bool(contents(tmp_path / "roomy")) if (tmp_path / "roomy").exists() else False
+    executable = loaded(tested, classifier, on_first(tested, cache=full))
+    assert_right(tested, classifier, images(), executable.run(images()))
+    told = re.search(r"not cached: .*No space left on device; nothing was kept", executable.placement.detail)
+    assert bool(told) == keeps
+    assert list(full.iterdir()) == []
     executable.close()
 
 

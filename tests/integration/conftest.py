@@ -37,6 +37,7 @@ STAGES = {
     "quantise to INT8",
     "round weights by second moments",
     "measure sensitivity",
+    "check the engine's optimiser",
     "search mixed precision",
     "measure accuracy",
     "measure latency",

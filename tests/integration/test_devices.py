@@ -21,6 +21,21 @@ def test_engines_are_listed_with_how_to_install_those_that_are_missing(sanderlin
     assert "mindspore is not installed: sanderling devices --install mindspore (fetches 169 MB" in done.stdout
 
 
+def test_devices_are_listed_with_their_arithmetic_and_the_sensors_or_that_there_are_none(sanderling):
+    answer = sanderling("devices", "--json").answer
+    cpu = next(state for state in answer["engines"] if state["name"] == "onnxruntime")["devices"][0]
+
+    assert (cpu["precisions"], cpu["computes"]) == (["fp32", "int8", "fp16"], ["exact"])
+    assert cpu["optimizations"] == ["none", "basic", "all"]
+    temperatures = answer["sensors"]["temperatures"]
+    shown = sanderling("devices").stdout
+    assert "arithmetic" in shown
+    told = [line for line in shown.splitlines() if line.startswith("temperatures: ")]
+    assert len(told) == 1
+    assert all(entry["sensor"] in told[0] for entry in temperatures)
+    assert told[0].endswith("none here") == (not temperatures)
+
+
 def test_environment_that_pip_cannot_fill_is_unavailable_and_leaves_nothing(sanderling, environment, work):
     environment |= {"PIP_NO_INDEX": "1", "PIP_CONFIG_FILE": "/dev/null"}
     environment.pop("PIP_FIND_LINKS", None)

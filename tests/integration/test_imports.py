@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 
@@ -86,6 +87,17 @@ def test_package_is_built_from_onnx_and_run_where_torch_cannot_be_imported(tmp_p
 
     with sanderling.load(tmp_path / "model.sdl") as session:
         assert session.inputs[0].name == "image"
+
+
+def test_package_is_tuned_where_the_workshops_libraries_cannot_be_imported(tmp_path, built):
+    program = (
+        "import sys; [sys.modules.__setitem__(name, None) for name in ('torch', 'jinja2', 'onnxslim', 'onnxscript')]; "
+        "import sanderling; result = sanderling.tune(sys.argv[1], seconds=0.2, engines=['onnxruntime']); "
+        "print(result.plan.winner.engine)"
+    )
+    package = shutil.copytree(built.path, tmp_path / "model.sdl")
+
+    assert python("-c", program, str(package), cwd=tmp_path).strip() == "onnxruntime"
 
 
 def test_running_a_package_reports_nothing_to_the_engines_maker(tmp_path, built):

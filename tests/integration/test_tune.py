@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import html
 import json
 import subprocess
 import sys
@@ -9,8 +10,11 @@ import numpy as np
 import pytest
 
 from sanderling.api import build, load, tune, verify
-from sanderling.core.errors import NotMetError, OptionError
-from sanderling.model.package import Package, write_manifest
+from sanderling.core.errors import NotMetError, OptionError, PackageError
+from sanderling.core.files import sha256_of
+from sanderling.core.progress import Recorder, Silent
+from sanderling.model.package import Package, rewrite_manifest, write_manifest
+from sanderling.model.tuning import Tuning
 from tests.models import conv_classifier, random_arrays, save
 
 SANDERLING = str(Path(sys.executable).with_name("sanderling"))
@@ -37,11 +41,76 @@ def test_plan_is_written_and_followed(package):
     assert any(check.name.startswith("plan, onnxruntime") for check in verify(package).checks)
 
 
+def test_what_was_measured_stays_in_the_package_with_its_hash(package):
+    result = tune(package, seconds=1, engines=["onnxruntime"])
+    opened = Package.open(package)
+    assert opened.manifest.files["tuning.json"].sha256 == sha256_of(package / "tuning.json")
+    assert opened.tuning().results == {result.fingerprint: result}
+    raced = [candidate for candidate in result.candidates if candidate.status != "excluded"]
+    assert all(
+        (entry.engine, entry.variant) == tuple(entry.name.split("/")[::2][:2]) and entry.repeats for entry in raced
+    )
+    (package / "tuning.json").write_text("{}")
+    with pytest.raises(PackageError, match=r"file 'tuning\.json' has 2 bytes"):
+        Package.open(package)
+
+
+def test_report_shows_what_raced_and_why_the_others_lost(package):
+    before = (package / "report.html").read_text()
+    result = tune(package, seconds=1, engines=["onnxruntime"])
+    report = (package / "report.html").read_text()
+    assert "Engines on" not in before
+    assert f"Engines on {result.plan.machine}" in report
+    assert all(html.escape(candidate.name) in report for candidate in result.candidates)
+    assert Package.open(package).manifest.files["report.html"].sha256 == sha256_of(package / "report.html")
+
+
+@pytest.mark.parametrize("lacking", ["jinja2", "evidence"])
+def test_report_that_cannot_be_made_again_stays_and_is_told(package, monkeypatch, lacking):
+    if lacking == "jinja2":
+        monkeypatch.setitem(sys.modules, "jinja2", None)
+    else:
+        opened = Package.open(package)
+        rewrite_manifest(opened, opened.manifest, package, {"evidence.json": "{}"})
+    before = (package / "report.html").read_bytes()
+    progress = Recorder(Silent())
+    result = tune(package, seconds=0.3, engines=["onnxruntime"], progress=progress)
+    assert (package / "report.html").read_bytes() == before
+    assert Package.open(package).tuning().results == {result.fingerprint: result}
+    assert [event.subject for event in progress.events if event.kind == "report-not-updated"] == ["report.html"]
+
+
+def test_memory_of_the_winner_and_its_fallbacks_is_measured(package):
+    plan = tune(package, seconds=1, engines=["onnxruntime"]).plan
+    assert plan.fallbacks
+    assert all(isinstance(entry.memory_bytes, int) for entry in (plan.winner, *plan.fallbacks))
+
+
+def test_results_of_other_kinds_of_device_are_kept(package):
+    result = tune(package, seconds=0.3, engines=["onnxruntime"])
+    opened = Package.open(package)
+    other = Tuning(results={"elsewhere": result.model_copy(update={"fingerprint": "elsewhere"})})
+    rewrite_manifest(opened, opened.manifest, package, {"tuning.json": other.to_text()})
+    again = tune(package, seconds=0.3, engines=["onnxruntime"])
+    assert Package.open(package).tuning().results.keys() == {"elsewhere", again.fingerprint}
+
+
+def test_tuning_that_says_something_else_is_refused_by_name_and_measured_again(package):
+    opened = Package.open(package)
+    rewrite_manifest(opened, opened.manifest, package, {"tuning.json": '{"results": {"a": {"package": 3}}}'})
+    with pytest.raises(PackageError, match=r"tuning\.json: results\.a\.package: Input should be a valid string"):
+        Package.open(package).tuning()
+    assert not next(check for check in verify(package).checks if check.name == "tuning").passed
+    result = tune(package, seconds=0.3, engines=["onnxruntime"])
+    assert Package.open(package).tuning().results == {result.fingerprint: result}
+
+
 def test_throughput_compares_batches_and_memory_compares_memory(package):
     throughput = tune(package, seconds=1, engines=["onnxruntime"], objective="throughput")
     assert throughput.plan.winner.batch > 1
     memory = tune(package, seconds=1, engines=["onnxruntime"], objective="memory")
     assert memory.plan.winner.memory_bytes is not None
+    assert memory.candidates[0].reason.endswith("MB, the least")
 
 
 def test_every_installed_engine_takes_part_or_says_why_not(package):
@@ -88,6 +157,7 @@ def test_zip_is_tuned_too(tmp_path, monkeypatch):
     result = tune(zipped, seconds=0.5, engines=["onnxruntime"])
     with load(zipped) as session:
         assert session.plan_entry == result.plan.winner
+    assert Package.open(zipped).tuning().results == {result.fingerprint: result}
 
 
 def test_unknown_engine_and_time_are_refused(package):
@@ -125,3 +195,4 @@ def test_build_command_tunes_what_it_built_and_prints_both_as_one_object(tmp_pat
     assert (value["package"], bool(value["chosen"])) == (str(package), True)
     assert value["plan"]["engine"]
     assert Package.open(package).manifest.plans
+    assert "Engines on" in (package / "report.html").read_text()

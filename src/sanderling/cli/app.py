@@ -280,9 +280,9 @@ def tune(
 ) -> None:
     """Measure which engine, variant, threads and batch are best here, and keep the plan in the package."""
     with reporting_errors(as_json=as_json):
+        from sanderling.api import tune as run_tune
         from sanderling.cli.progress import RichProgress
         from sanderling.measure.tune import parse_objective
-        from sanderling.measure.tune import tune as run_tune
 
         with RichProgress() as progress:
             result = run_tune(
@@ -386,18 +386,22 @@ def devices(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """List engines, whether they are installed, and the devices that they reach."""
+    """List engines, whether they are installed, the devices that they reach, and the machine's sensors."""
     with reporting_errors(as_json=as_json):
         from dataclasses import asdict
 
         from sanderling.run.devices import list_engines
+        from sanderling.run.sensors import read_temperatures
 
         if install is not None:
             _install(install, as_json=as_json)
             return
-        states = list_engines()
-        value = {"engines": [asdict(state) for state in states]}
-        print_result(value, as_json=as_json, show=lambda console: _present().engines(console, states))
+        states, temperatures = list_engines(), read_temperatures()
+        value = {
+            "engines": [asdict(state) for state in states],
+            "sensors": {"temperatures": [asdict(entry) for entry in temperatures]},
+        }
+        print_result(value, as_json=as_json, show=lambda console: _present().engines(console, states, temperatures))
 
 
 @app.command()

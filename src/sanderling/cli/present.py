@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from sanderling.measure.verify import VerifyResult
     from sanderling.run.devices import EngineState
     from sanderling.run.engines.base import Installation
+    from sanderling.run.sensors import Temperature
     from sanderling.tasks.vision import Label
     from sanderling.workshop.pipeline import BuildResult
 
@@ -240,19 +241,22 @@ def diagnosis(console: Console, found: Diagnosis) -> None:
     console.print("healthy: no fault was found" if found.healthy else "not healthy")
 
 
-def engines(console: Console, states: Sequence[EngineState]) -> None:
-    """Engines with their devices, and how to install the others."""
+def engines(console: Console, states: Sequence[EngineState], temperatures: Sequence[Temperature]) -> None:
+    """Engines with their devices, how to install the others, and what the sensors say."""
     rows = []
     for state in states:
         for device in state.devices:
-            memory = megabytes(device.memory_bytes) if device.memory_bytes else ""
-            name = f"{state.name} {state.availability.version}"
-            rows.append([name, device.device, device.kind, device.fidelity, memory, ", ".join(device.precisions)])
-    titles = ("engine", "device", "kind", "fidelity", "memory", "precisions")
+            memory = f"{device.memory_bytes / 1e9:.1f} GB" if device.memory_bytes else ""
+            name = f"{state.name} {state.availability.version.partition('+')[0]}"
+            takes, computes = " ".join(device.precisions), " ".join(device.computes)
+            rows.append([name, device.device, device.kind, device.fidelity, memory, takes, computes])
+    titles = ("engine", "device", "kind", "fidelity", "memory", "precisions", "arithmetic")
     console.print(table([(title, title == "memory") for title in titles], rows))
     for state in states:
         if not state.availability.installed:
             console.print(f"{state.name} is not installed: {state.availability.hint}", markup=False, soft_wrap=True)
+    told = ", ".join(f"{entry.sensor} {entry.temperature_c:.1f} °C" for entry in temperatures)
+    console.print(f"temperatures: {told or 'none here'}", markup=False, soft_wrap=True)
 
 
 def environment(console: Console, made: Installation, size_bytes: int) -> None:

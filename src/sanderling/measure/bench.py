@@ -19,6 +19,7 @@ from sanderling.model.manifest import Variant
 from sanderling.model.package import Package
 from sanderling.run.engines import engine
 from sanderling.run.engines.base import EngineOptions
+from sanderling.run.placing import default_options
 
 
 class VariantBench(BaseModel):
@@ -93,12 +94,13 @@ def bench(
         raise OptionError(
             f"batch {batch} does not fit input {fixed[0]}: build with --dynamic batch for other batch sizes"
         )
-    options = EngineOptions(threads=threads, lean=lean)
     feeds = random_feeds(inputs, batch=batch)
     with ExitStack() as stack:
         calls = {}
         for variant in chosen:
-            executable = engine(variant.engines[0]).load(package.file(variant.file), options)
+            executable = engine(variant.engines[0]).load(
+                package.file(variant.file), default_options(variant, threads=threads, lean=lean)
+            )
             stack.callback(executable.close)
             calls[variant.id] = partial(executable.run, feeds)
         progress.stage("measure latency", repeats)
@@ -110,7 +112,15 @@ def bench(
         threads=threads or usable_cores(),
         batch=batch,
         variants=tuple(
-            _measured(package, variant, timings[variant.id], batch, options, progress) for variant in chosen
+            _measured(
+                package,
+                variant,
+                timings[variant.id],
+                batch,
+                default_options(variant, threads=threads, lean=lean),
+                progress,
+            )
+            for variant in chosen
         ),
     )
 
@@ -122,7 +132,7 @@ def _measured(
     name = variant.engines[0]
     try:
         path = package.file(variant.file)
-        memory = session_memory_bytes(path, engine_name=name, threads=options.threads, lean=options.lean)
+        memory = session_memory_bytes(path, engine_name=name, options=options)
     except EngineError as error:
         progress.event(Event(kind="memory-not-measured", subject=variant.id, reason=str(error)))
     progress.advance()

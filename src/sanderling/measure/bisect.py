@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import onnx
@@ -14,6 +15,8 @@ from sanderling.model.graph import float_tensors, read_graph, with_outputs
 from sanderling.model.package import Package
 from sanderling.run.engines import engine
 from sanderling.run.engines.base import EngineOptions, Optimization
+
+_QUANTIZE, _DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
 
 
 class Bisection(BaseModel):
@@ -48,6 +51,8 @@ def bisect(
     progress: Progress | None = None,
 ) -> Bisection:
     """Compare every float tensor of a variant between an engine and ONNX Runtime without optimisation.
+
+    Of a quantised variant the tensors that it stores in integers are compared.
 
     The graph returns its inner tensors for this, so fusions across them are off: a fault of a fusion shows as outputs
     that differ in ``tune`` while nothing diverges here.
@@ -94,14 +99,14 @@ def bisect_graph(
         ModelError: the engine does not take the graph.
     """
     produced = {name: node for node in model.graph.node for name in node.output}
-    names = [name for name in float_tensors(model) if name in produced]
+    names = _compared(model, produced)
     data = with_outputs(model, names).SerializeToString()
     progress.stage(f"run {len(names)} tensors on both engines")
     expected = _run(data, "onnxruntime", feeds, Optimization.NONE)
     got = _run(data, engine_name, feeds, Optimization.ALL)
     errors = {name: relative_error(expected[name], got[name]) for name in names if name in expected and name in got}
     first = next((name for name, error in errors.items() if error > tolerance), None)
-    node = produced[first] if first else None
+    node = _maker(first, produced) if first else None
     return Bisection(
         engine=engine_name,
         variant=variant,
@@ -113,6 +118,25 @@ def bisect_graph(
         worst=max(errors.values(), default=0.0),
         tensors=len(errors),
     )
+
+
+def _compared(model: onnx.ModelProto, produced: Mapping[str, onnx.NodeProto]) -> list[str]:
+    """Float tensors that nodes make; of a quantised graph those that it stores in integers, and its outputs.
+
+    Between an operator and its rounding an integer kernel has no float tensor to show.
+    """
+    names = [name for name in float_tensors(model) if name in produced]
+    stored = {name for name in names if produced[name].op_type == _DEQUANTIZE and produced[name].input[0] in produced}
+    returned = {value.name for value in model.graph.output}
+    return [name for name in names if name in stored or name in returned] if stored else names
+
+
+def _maker(tensor: str, produced: Mapping[str, onnx.NodeProto]) -> onnx.NodeProto:
+    """The node that computed a tensor before it was rounded; the rounding itself where it rounds an input."""
+    node = produced[tensor]
+    while node.op_type in (_QUANTIZE, _DEQUANTIZE) and node.input[0] in produced:
+        node = produced[node.input[0]]
+    return node
 
 
 def _run(data: bytes, name: str, feeds: Feeds, optimization: Optimization) -> dict[str, Array]:

@@ -12,22 +12,25 @@ import numpy as np
 import onnx
 import psutil
 
-from sanderling.core.errors import EngineError, first_line
+from sanderling.core.errors import EngineError, ModelError, first_line
 from sanderling.core.tensor import random_feeds
 from sanderling.run.engines import engine
-from sanderling.run.engines.base import EngineOptions
+from sanderling.run.engines.base import Engine, EngineOptions, Executable
+from sanderling.run.worker import options_from, options_to
 
 _TIMEOUT_S = 300
 _RUNS = 3
 
 
-def session_memory_bytes(model: Path, *, engine_name: str, threads: int, lean: bool = False) -> int:
+def session_memory_bytes(model: Path, *, engine_name: str, options: EngineOptions, batch: int = 1) -> int:
     """Resident memory that loading a model and running it adds to a process that has the engine imported.
+
+    What the process starts for it counts as well: some engines run in a process of their own.
 
     Raises:
         EngineError: the measuring process failed or took more than five minutes.
     """
-    request = json.dumps({"model": str(model), "engine": engine_name, "threads": threads, "lean": lean})
+    request = json.dumps({"model": str(model), "engine": engine_name, "options": options_to(options), "batch": batch})
     try:
         done = subprocess.run(
             [sys.executable, "-m", "sanderling.measure.memory", request],
@@ -45,17 +48,34 @@ def session_memory_bytes(model: Path, *, engine_name: str, threads: int, lean: b
 
 def _measure(request: str) -> int:
     wanted = json.loads(request)
-    chosen = engine(wanted["engine"])
+    chosen, options = engine(wanted["engine"]), options_from(wanted["options"])
     # The engine's own libraries and thread pools are paid once a process, not once a model.
-    warm = chosen.load(_tiny_model(), EngineOptions(threads=wanted["threads"]))
-    warm.run({"x": np.zeros((1, 1), np.float32)})
-    process = psutil.Process()
-    before = process.memory_info().rss
-    executable = chosen.load(Path(wanted["model"]), EngineOptions(threads=wanted["threads"], lean=wanted["lean"]))
-    feeds = random_feeds(executable.inputs)
+    warm = _warmed(chosen, options)
+    before = _resident_bytes()
+    executable = chosen.load(Path(wanted["model"]), options)
+    feeds = random_feeds(executable.inputs, batch=wanted["batch"])
     for _ in range(_RUNS):
         executable.run(feeds)
-    return int(process.memory_info().rss - before)
+    used = _resident_bytes() - before
+    executable.close()
+    if warm is not None:
+        warm.close()
+    return used
+
+
+def _warmed(chosen: Engine, options: EngineOptions) -> Executable | None:
+    """A tiny graph that has run; None where the engine takes no float graph."""
+    try:
+        warm = chosen.load(_tiny_model(), options)
+    except ModelError:
+        return None
+    warm.run({"x": np.zeros((1, 1), np.float32)})
+    return warm
+
+
+def _resident_bytes() -> int:
+    process = psutil.Process()
+    return sum(int(each.memory_info().rss) for each in (process, *process.children(recursive=True)))
 
 
 def _tiny_model() -> bytes:

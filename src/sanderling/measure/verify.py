@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict
 
-from sanderling.core.errors import DataError, EngineError, ModelError, SanderlingError
+from sanderling.core.errors import DataError, EngineError, ModelError, PackageError, SanderlingError
 from sanderling.core.machine import fingerprint
-from sanderling.core.progress import Progress, Silent
+from sanderling.core.progress import Event, Progress, Silent
 from sanderling.measure.accuracy import (
     classifier_classes,
     compare_outputs,
@@ -21,13 +22,14 @@ from sanderling.measure.accuracy import (
     within_budget,
 )
 from sanderling.measure.detection import check_objects
-from sanderling.measure.golden import wrong_outputs
+from sanderling.measure.golden import safe_level, wrong_outputs
 from sanderling.measure.samples import SampleReader, check_labels
 from sanderling.measure.tune.stable import Stable, candidate_of
 from sanderling.model.manifest import Accuracy, Metric, Variant
 from sanderling.model.package import GoldenVectors, Package
 from sanderling.run.engines import engine
-from sanderling.run.engines.base import EngineOptions
+from sanderling.run.engines.base import Optimization
+from sanderling.run.placing import default_options
 
 _PLAN_PASSES, _PLAN_REPEATS = 3, 15
 _STILL_BEST = 1.1
@@ -86,7 +88,7 @@ def verify(
             accuracy = told[metric]
             checks += [_budget_check(package, name, value) for name, value in accuracy.items()]
             checks += [_told(name, value) for other in told if other != metric for name, value in told[other].items()]
-        checks += _plan_checks(package, progress)
+        checks += [*_tuning_checks(package), *_plan_checks(package, progress)]
     passed = all(check.passed for check in checks)
     return VerifyResult(package=package.path.name, passed=passed, checks=tuple(checks), accuracy=accuracy)
 
@@ -100,23 +102,46 @@ def _golden_checks(package: Package, threads: int, progress: Progress) -> list[C
     progress.stage("golden vectors", len(package.manifest.variants))
     checks = []
     for variant in package.manifest.variants:
-        checks.append(_golden_check(package, variant, golden, threads))
+        checks.append(_golden_check(package, variant, golden, threads, progress))
         progress.advance()
     return checks
 
 
-def _golden_check(package: Package, variant: Variant, golden: GoldenVectors, threads: int) -> Check:
+def _golden_check(package: Package, variant: Variant, golden: GoldenVectors, threads: int, progress: Progress) -> Check:
     name = f"golden vectors, {variant.id}"
     tolerance = package.manifest.golden.tolerance[variant.id]
     try:
-        executable = engine(variant.engines[0]).load(package.file(variant.file), EngineOptions(threads=threads))
+        executable = engine(variant.engines[0]).load(
+            package.file(variant.file), default_options(variant, threads=threads)
+        )
         wrong = wrong_outputs(executable, golden, variant.id, tolerance)
         executable.close()
+        wrong = _optimizer_fault(package, variant, golden, threads, progress) or wrong
     except (EngineError, ModelError) as error:
         return Check(name=name, passed=False, detail=str(error))
     samples = package.manifest.golden.samples
     right = f"right on {samples} samples: within {tolerance:.0e} of the golden outputs, or as close to FP32's"
     return Check(name=name, passed=wrong is None, detail=wrong or right)
+
+
+def _optimizer_fault(
+    package: Package, variant: Variant, golden: GoldenVectors, threads: int, progress: Progress
+) -> str | None:
+    """What the engine's optimiser does to the outputs at the level that the package says, or None."""
+    found, levels = engine(variant.engines[0]), list(Optimization)
+    if len(found.devices()[0].optimizations) == 1:
+        return None
+    options, file = default_options(variant, threads=threads), package.file(variant.file)
+    safe = safe_level(
+        lambda level: found.load(file, replace(options, optimization=level)),
+        golden,
+        variant.id,
+        package.manifest.golden.tolerance[variant.id],
+    )
+    if levels.index(safe.level) >= levels.index(options.optimization):
+        return None
+    progress.event(Event(kind="optimization-lowered", subject=variant.id, reason=safe.reason))
+    return f"{found.name}'s optimiser changes the outputs: {safe.reason}; build again, or follow sanderling tune"
 
 
 def _accuracy(
@@ -132,7 +157,9 @@ def _accuracy(
     check_labels(samples, classes or 0)
     check_objects(samples.objects, manifest.outputs)
     executables = {
-        variant.id: engine(variant.engines[0]).load(package.file(variant.file), EngineOptions(threads=threads))
+        variant.id: engine(variant.engines[0]).load(
+            package.file(variant.file), default_options(variant, threads=threads)
+        )
         for variant in manifest.variants
     }
     reference = manifest.variants[0].id
@@ -154,6 +181,15 @@ def _accuracy(
         }
         for wanted in metrics
     }
+
+
+def _tuning_checks(package: Package) -> list[Check]:
+    """Whether what the package keeps of its tuning can be read; it is not needed to run."""
+    try:
+        package.tuning()
+    except PackageError as error:
+        return [Check(name="tuning", passed=False, detail=str(error))]
+    return []
 
 
 def _plan_checks(package: Package, progress: Progress) -> list[Check]:

@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from sanderling.core.precision import Precision
 from sanderling.core.tensor import TensorSpec
-from sanderling.model.plan import Plan
+from sanderling.model.plan import OptimizationName, Plan
 from sanderling.model.preprocessing import Preprocessing
 
 SCHEMA_VERSION = 1
@@ -66,7 +66,11 @@ class Accuracy(_Record):
 
 
 class Variant(_Record):
-    """One precision of the model."""
+    """One precision of the model.
+
+    Attributes:
+        optimization: how much the default engine may rewrite the graph; lowered where more gave wrong outputs.
+    """
 
     id: str
     precision: Precision
@@ -79,6 +83,7 @@ class Variant(_Record):
     accuracy: Accuracy | None = None
     within_budget: bool | None = None
     float_nodes: tuple[str, ...] = ()
+    optimization: OptimizationName = "all"
 
 
 class Budget(_Record):

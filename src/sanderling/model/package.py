@@ -7,7 +7,8 @@ import json
 import shutil
 import zipfile
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from sanderling.core.errors import DataError, OptionError, OutputError, PackageE
 from sanderling.core.files import cache_folder, inside, replacing, sha256_of
 from sanderling.core.tensor import Array
 from sanderling.model.manifest import SCHEMA_VERSION, FileEntry, Golden, Manifest, Variant
+from sanderling.model.tuning import TUNING, Tuning
 
 MANIFEST = "manifest.json"
 EVIDENCE = "evidence.json"
@@ -111,6 +113,22 @@ class Package:
         except (DataError, KeyError) as error:
             raise PackageError(f"golden vectors of {self.path} are unreadable: {first_line(error)}") from error
 
+    def tuning(self) -> Tuning:
+        """Read what was measured when the package was tuned; nothing where it never was.
+
+        Raises:
+            PackageError: the file says something else than it may.
+        """
+        if TUNING not in self.manifest.files:
+            return Tuning()
+        path = self.file(TUNING)
+        try:
+            return Tuning.model_validate_json(path.read_bytes())
+        except OSError as error:
+            raise PackageError(f"{path} cannot be read: {error.strerror}") from error
+        except ValidationError as error:
+            raise PackageError(f"{path}: {_first_fault(error)}; measure again with sanderling tune") from error
+
 
 @dataclass(frozen=True)
 class GoldenVectors:
@@ -161,7 +179,7 @@ def is_package(path: Path) -> bool:
 def file_entries(folder: Path) -> dict[str, FileEntry]:
     """Hash and size of every file below ``folder`` but the manifest, sorted by name."""
     return {
-        path.relative_to(folder).as_posix(): FileEntry(sha256=sha256_of(path), size_bytes=path.stat().st_size)
+        path.relative_to(folder).as_posix(): _file_entry(path)
         for path in sorted(folder.rglob("*"))
         if path.is_file() and path.name != MANIFEST
     }
@@ -174,21 +192,44 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
     (folder / MANIFEST).write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
-def rewrite_manifest(package: Package, manifest: Manifest, path: Path) -> None:
+def rewrite_manifest(package: Package, manifest: Manifest, path: Path, files: Mapping[str, str] | None = None) -> None:
     """Replace the manifest of the package at ``path``, a folder or a zip; other files stay as they are.
+
+    Args:
+        package: as it was opened from ``path``.
+        manifest: the new one.
+        path: of the package.
+        files: texts by name that are written as well, and listed with their hashes.
 
     Raises:
         OutputError: the package cannot be written; it stays as it was.
     """
+    files = files or {}
     if path.is_dir():
-        with replacing(path / MANIFEST) as target:
-            write_manifest(target.parent, manifest)
+        with ExitStack() as stack:  # everything is written before the first file is replaced
+            targets = {name: stack.enter_context(replacing(path / name)) for name in (*files, MANIFEST)}
+            for name, text in files.items():
+                targets[name].write_text(text, encoding="utf-8")
+            written = [targets[name] for name in files]
+            write_manifest(targets[MANIFEST].parent, _listing(manifest, written))
         return
     with replacing(path) as target:
         folder = target.with_name("package")
         shutil.copytree(package.path, folder)
-        write_manifest(folder, manifest)
+        for name, text in files.items():
+            (folder / name).write_text(text, encoding="utf-8")
+        write_manifest(folder, _listing(manifest, [folder / name for name in files]))
         write_zip(folder, target)
+
+
+def _listing(manifest: Manifest, written: Sequence[Path]) -> Manifest:
+    """The manifest with these files' hashes and sizes."""
+    files = manifest.files | {path.name: _file_entry(path) for path in written}
+    return manifest.model_copy(update={"files": dict(sorted(files.items()))})
+
+
+def _file_entry(path: Path) -> FileEntry:
+    return FileEntry(sha256=sha256_of(path), size_bytes=path.stat().st_size)
 
 
 def write_zip(folder: Path, target: Path) -> None:
@@ -233,8 +274,12 @@ def _parse_manifest(data: bytes, name: str) -> Manifest:
     try:
         return Manifest.model_validate(content)
     except ValidationError as error:
-        detail = error.errors()[0]
-        raise PackageError(f"{name}: {'.'.join(map(str, detail['loc']))}: {detail['msg']}") from error
+        raise PackageError(f"{name}: {_first_fault(error)}") from error
+
+
+def _first_fault(error: ValidationError) -> str:
+    detail = error.errors()[0]
+    return ": ".join(part for part in (".".join(map(str, detail["loc"])), detail["msg"]) if part)
 
 
 def _unpacked(archive_path: Path) -> Path:

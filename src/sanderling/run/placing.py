@@ -16,7 +16,7 @@ from sanderling.model.manifest import Variant
 from sanderling.model.package import Package
 from sanderling.model.plan import PlanEntry
 from sanderling.run.engines import engine_names, known_engine
-from sanderling.run.engines.base import Compute, DeviceKind, EngineOptions, Placement
+from sanderling.run.engines.base import Compute, DeviceKind, EngineOptions, Optimization, Placement
 
 _REQUIREMENT = re.compile(r"^(?P<kind>cpu|gpu|npu)(=(?P<share>\d+(\.\d+)?)%)?$")
 _NAMED_NODES = 5
@@ -53,7 +53,7 @@ def choose_place(package: Package, *, variant: str | None, threads: int, lean: b
     engine of the variant runs it, and the event says why.
     """
     default = package.variant(variant)
-    plain = Place(default.engines[0], default, EngineOptions(threads=threads, lean=lean))
+    plain = Place(default.engines[0], default, default_options(default, threads=threads, lean=lean))
     own = fingerprint()
     plan = package.manifest.plans.get(own)
     if plan is None:
@@ -76,6 +76,11 @@ def choose_place(package: Package, *, variant: str | None, threads: int, lean: b
         stale.append(f"{entry.name} was measured with {entry.engine} {wanted}, here is {have or 'none'}")
     event = _event(package, stale, plain.engine) if stale else None
     return Place(plain.engine, plain.variant, plain.options, None, event)
+
+
+def default_options(variant: Variant, *, threads: int = 0, lean: bool = False) -> EngineOptions:
+    """How a variant is loaded without a plan: at the level of optimisation at which its outputs were right."""
+    return EngineOptions(threads=threads, lean=lean, optimization=Optimization(variant.optimization))
 
 
 def parse_requirement(text: str) -> Requirement:
@@ -122,6 +127,7 @@ def _options(entry: PlanEntry, threads: int, lean: bool, cache: Path) -> EngineO
         device=entry.device,
         threads=threads or entry.threads,
         compute=Compute(entry.compute),
+        optimization=Optimization(entry.optimization),
         lean=lean,
         cache=cache,
     )

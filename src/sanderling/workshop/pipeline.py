@@ -19,11 +19,13 @@ from sanderling.model.graph import read_graph
 from sanderling.model.manifest import Budget, Golden, Manifest, Variant
 from sanderling.model.package import EVIDENCE, REPORT, file_entries, is_package, write_manifest, write_zip
 from sanderling.run.engines import DEFAULT_ENGINE
+from sanderling.run.engines.base import Optimization
 from sanderling.workshop import preparation, proof
 from sanderling.workshop.evidence import Evidence, Quantization, Search, VariantEvidence
 from sanderling.workshop.export.source import export
 from sanderling.workshop.material import Material
 from sanderling.workshop.mixed import mix
+from sanderling.workshop.optimizer import safe_levels
 from sanderling.workshop.options import BuildOptions
 from sanderling.workshop.preparation import Export, Workpiece, WrittenVariant, write_variant
 from sanderling.workshop.quantize.layers import layer_errors
@@ -111,24 +113,27 @@ def _check_tools() -> None:
 
 def _package(folder: Path, piece: Workpiece, options: BuildOptions, recorder: Recorder) -> BuildResult:
     written = list(piece.variants)
-    accuracies = proof.measure_accuracy(_files(written), piece.material, options, recorder)
+    golden = proof.golden_vectors(folder, written, piece.material)
+    levels = safe_levels(folder, _files(written), golden, recorder)
+    accuracies = proof.measure_accuracy(_files(written), levels, piece.material, options, recorder)
     budget = options.budget or proof.default_budget(accuracies["fp32"])
     search = None
     if piece.quantized is not None and not within_budget(accuracies["int8"], budget):
         search, mixed = _mixed(folder, piece, budget, options, recorder)
         if mixed is not None:
             written.append(mixed)
-            more = proof.measure_accuracy(_files([written[0], mixed]), piece.material, options, recorder)
-            accuracies["mixed"] = more["mixed"]
-    timings, memory = proof.measure_performance(_files(written), piece.material, options, recorder)
+            golden = proof.golden_vectors(folder, written, piece.material)
+            levels |= safe_levels(folder, _files([mixed]), golden, recorder)
+            pair = _files([written[0], mixed])
+            accuracies["mixed"] = proof.measure_accuracy(pair, levels, piece.material, options, recorder)["mixed"]
+    timings, memory = proof.measure_performance(_files(written), levels, piece.material, options, recorder)
     measured = {
         variant.id: VariantEvidence(
             accuracy=accuracies[variant.id], latency=timings[variant.id], memory_bytes=memory[variant.id]
         )
         for variant in written
     }
-    golden = proof.golden_vectors(folder, written, piece.material)
-    variants = tuple(_variant(variant, measured[variant.id], budget) for variant in written)
+    variants = tuple(_variant(variant, measured[variant.id], levels[variant.id], budget) for variant in written)
     chosen, why = proof.choose(variants, budget)
     quantization = _quantization(piece, search)
     recorder.stop()
@@ -182,7 +187,7 @@ def _quantization(piece: Workpiece, search: Search | None) -> Quantization | Non
     return Quantization(samples=len(calibration), candidates=made.candidates, layers=tuple(layers), search=search)
 
 
-def _variant(written: WrittenVariant, measured: VariantEvidence, budget: Budget) -> Variant:
+def _variant(written: WrittenVariant, measured: VariantEvidence, level: Optimization, budget: Budget) -> Variant:
     return Variant(
         id=written.id,
         precision=written.precision,
@@ -195,6 +200,7 @@ def _variant(written: WrittenVariant, measured: VariantEvidence, budget: Budget)
         accuracy=measured.accuracy,
         within_budget=written.precision == Precision.FP32 or within_budget(measured.accuracy, budget),
         float_nodes=written.float_nodes,
+        optimization=level.value,
     )
 
 

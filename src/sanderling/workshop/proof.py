@@ -20,7 +20,7 @@ from sanderling.measure.memory import session_memory_bytes
 from sanderling.model.manifest import Accuracy, Budget, Golden, Variant
 from sanderling.model.package import GoldenVectors
 from sanderling.run.engines import DEFAULT_ENGINE, engine
-from sanderling.run.engines.base import EngineOptions, Executable
+from sanderling.run.engines.base import EngineOptions, Executable, Optimization
 from sanderling.workshop.material import Material
 from sanderling.workshop.options import BuildOptions
 from sanderling.workshop.preparation import WrittenVariant
@@ -44,23 +44,32 @@ _LEAST_MAP = 5.0
 
 
 def measure_accuracy(
-    files: Mapping[str, Path], material: Material, options: BuildOptions, progress: Progress
+    files: Mapping[str, Path],
+    levels: Mapping[str, Optimization],
+    material: Material,
+    options: BuildOptions,
+    progress: Progress,
 ) -> dict[str, Accuracy]:
     """Accuracy of every variant on the evaluation data; FP32, named ``fp32``, is the reference.
 
     The bounds on INT8 and on mixed precision hold with more confidence: there are two chances to be lucky.
     """
     with ExitStack() as stack:
-        loaded = {name: _load(path, options.threads, stack) for name, path in files.items()}
+        loaded = {name: _load(path, _settings(levels[name], options), stack) for name, path in files.items()}
         return _accuracy(loaded, material, options, progress)
 
 
 def measure_performance(
-    files: Mapping[str, Path], material: Material, options: BuildOptions, progress: Progress
+    files: Mapping[str, Path],
+    levels: Mapping[str, Optimization],
+    material: Material,
+    options: BuildOptions,
+    progress: Progress,
 ) -> tuple[dict[str, Timing], dict[str, int | None]]:
     """Latency, in turn, and memory of every variant."""
+    settings = {name: _settings(levels[name], options) for name in files}
     with ExitStack() as stack:
-        loaded = {name: _load(path, options.threads, stack) for name, path in files.items()}
+        loaded = {name: _load(path, settings[name], stack) for name, path in files.items()}
         progress.stage("measure latency", options.repeats)
         feeds = material.evaluation.one(0)
         timings = time_interleaved(
@@ -71,18 +80,18 @@ def measure_performance(
             progress=progress,
         )
     progress.stage("measure memory", len(files))
-    return timings, {name: _memory(name, path, options, progress) for name, path in files.items()}
+    return timings, {name: _memory(name, path, settings[name], progress) for name, path in files.items()}
 
 
 def golden_vectors(folder: Path, variants: Sequence[WrittenVariant], material: Material) -> Golden:
-    """Write the first evaluation samples and each variant's outputs for them."""
+    """Write the first evaluation samples and each variant's outputs for them, computed as its graph is written."""
     count = min(_GOLDEN_SAMPLES, len(material.evaluation))
     calls = [material.evaluation.one(index) for index in range(count)]
     inputs = {name: np.stack([call[name] for call in calls]) for name in calls[0]}
     outputs = {}
     for variant in variants:
         with ExitStack() as stack:
-            executable = _load(variant.path, 1, stack)
+            executable = _load(variant.path, EngineOptions(threads=1, optimization=Optimization.NONE), stack)
             results = [executable.run(call) for call in calls]
         outputs[variant.id] = {name: np.stack([result[name] for result in results]) for name in results[0]}
     write_npz(folder / GOLDEN, GoldenVectors(inputs, outputs).to_arrays())
@@ -117,8 +126,12 @@ def choose(variants: tuple[Variant, ...], budget: Budget) -> tuple[str, str]:
     return best.id, "; ".join([chosen, *reasons])
 
 
-def _load(path: Path, threads: int, stack: ExitStack) -> Executable:
-    executable = engine().load(path, EngineOptions(threads=threads))
+def _settings(level: Optimization, options: BuildOptions) -> EngineOptions:
+    return EngineOptions(threads=options.threads, optimization=level)
+
+
+def _load(path: Path, options: EngineOptions, stack: ExitStack) -> Executable:
+    executable = engine().load(path, options)
     stack.callback(executable.close)
     return executable
 
@@ -163,9 +176,9 @@ def warn_of_nothing_to_lose(reference: Accuracy, progress: Progress) -> None:
         progress.event(Event(kind="nothing-to-lose", subject="accuracy", reason=reason))
 
 
-def _memory(name: str, path: Path, options: BuildOptions, progress: Progress) -> int | None:
+def _memory(name: str, path: Path, options: EngineOptions, progress: Progress) -> int | None:
     try:
-        return session_memory_bytes(path, engine_name=DEFAULT_ENGINE, threads=options.threads)
+        return session_memory_bytes(path, engine_name=DEFAULT_ENGINE, options=options)
     except EngineError as error:
         progress.event(Event(kind="memory-not-measured", subject=name, reason=str(error)))
         return None

@@ -10,7 +10,7 @@ from sanderling.core.errors import NotMetError, OptionError
 from sanderling.core.machine import fingerprint
 from sanderling.model.package import Package, rewrite_manifest
 from sanderling.model.plan import Plan, PlanEntry
-from sanderling.run.engines.base import DeviceKind, Placement
+from sanderling.run.engines.base import DeviceKind, Optimization, Placement
 from sanderling.run.placing import check_placement, choose_place, compiled_cache, parse_requirement
 from tests.models import conv_classifier, random_arrays, save
 
@@ -30,6 +30,10 @@ def entry(engine: str = "onnxruntime", variant: str = "int8", threads: int = 1) 
         p95_ms=1,
         throughput_per_s=1000,
     )
+
+
+def lowered(plain: PlanEntry) -> PlanEntry:
+    return plain.model_copy(update={"optimization": "basic"})
 
 
 def plan_of(*entries: PlanEntry, versions: dict[str, str] | None = None) -> Plan:
@@ -107,8 +111,23 @@ def test_cache_folder_changes_with_version_and_options(built):
         compiled_cache(package, entry(threads=1), "2", "here"),
         compiled_cache(package, entry(variant="fp32"), "1", "here"),
         compiled_cache(package, entry(threads=1), "1", "elsewhere"),
+        compiled_cache(package, lowered(entry(threads=1)), "1", "here"),
     }
-    assert len(folders) == 5
+    assert len(folders) == 6
+
+
+def test_level_of_optimisation_is_the_plans_and_all_in_packages_that_name_none(built):
+    assert place_with(built, plan_of(lowered(entry()))).options.optimization is Optimization.BASIC
+    old = {key: value for key, value in entry().model_dump().items() if key != "optimization"}
+    assert place_with(built, plan_of(PlanEntry.model_validate(old))).options.optimization is Optimization.ALL
+
+
+def test_without_a_plan_the_variants_own_level_counts(built):
+    package = Package.open(built)
+    variants = tuple(item.model_copy(update={"optimization": "none"}) for item in package.manifest.variants)
+    manifest = package.manifest.model_copy(update={"variants": variants})
+    place = choose_place(Package(package.path, manifest), variant=None, threads=0, lean=False)
+    assert place.options.optimization is Optimization.NONE
 
 
 def test_plan_in_the_package_is_used_by_load(built):

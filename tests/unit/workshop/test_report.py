@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import re
 from html.parser import HTMLParser
+from itertools import combinations
 
 import pytest
 
@@ -268,6 +269,17 @@ def test_drop_without_an_end_does_not_break_the_chart():
     ]
     assert coordinates
     assert all(0 <= value <= 640 for value in coordinates)
+
+
+def test_names_in_the_picture_do_not_cover_each_other():
+    close = [
+        variant(Precision(name), p50=8.0 + index / 100, drop=0.0, within=True) for index, name in enumerate(Precision)
+    ]
+    html = render_report(manifest(variants=tuple(close)), evidence())
+    heights = [
+        float(height) for height in re.findall(r'y="([-.\d]+)" text-anchor="(?:start|end)">(?:fp32|fp16|int8)<', html)
+    ][:3]
+    assert min(abs(one - other) for one, other in combinations(heights, 2)) >= 15
 
 
 def test_report_is_the_same_text_twice():

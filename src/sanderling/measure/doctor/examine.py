@@ -24,7 +24,7 @@ from sanderling.measure.doctor.recalibration import check_calibration
 from sanderling.measure.golden import wrong_outputs
 from sanderling.measure.samples import Samples
 from sanderling.run.engines import DEFAULT_ENGINE, engine
-from sanderling.run.engines.base import EngineOptions
+from sanderling.run.placing import default_options
 
 P = ParamSpec("P")
 _TOLERANCE = 1e-4
@@ -137,7 +137,9 @@ def _check_package(patient: Patient, seen: _Examination, progress: Progress) -> 
         for variant in patient.manifest.variants:
             tolerance = patient.manifest.golden.tolerance[variant.id]
             try:
-                executable = engine(variant.engines[0]).load(patient.package.file(variant.file), EngineOptions())
+                executable = engine(variant.engines[0]).load(
+                    patient.package.file(variant.file), default_options(variant)
+                )
                 wrong = wrong_outputs(executable, patient.golden, variant.id, tolerance)
                 executable.close()
             except (EngineError, ModelError) as error:

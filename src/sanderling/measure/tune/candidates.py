@@ -9,7 +9,7 @@ from sanderling.core.machine import usable_cores
 from sanderling.model.manifest import Manifest, Variant
 from sanderling.model.plan import Objective, short_name
 from sanderling.run.devices import EngineState
-from sanderling.run.engines.base import Compute, DeviceInfo, EngineOptions, Fidelity
+from sanderling.run.engines.base import Compute, DeviceInfo, EngineOptions, Fidelity, Optimization
 
 _THROUGHPUT_BATCHES = (1, 4, 8, 16)
 
@@ -25,16 +25,21 @@ class Candidate:
     compute: Compute
     threads: int
     batch: int
+    optimization: Optimization = Optimization.ALL
 
     @property
     def name(self) -> str:
         """Short name, as the plan's entry has it."""
-        return short_name(self.engine, self.device, self.variant, self.compute, self.threads, self.batch)
+        return short_name(
+            self.engine, self.device, self.variant, self.compute, self.threads, self.batch, self.optimization
+        )
 
     @property
     def options(self) -> EngineOptions:
         """How the engine loads it."""
-        return EngineOptions(device=self.device, threads=self.threads, compute=self.compute)
+        return EngineOptions(
+            device=self.device, threads=self.threads, compute=self.compute, optimization=self.optimization
+        )
 
 
 @dataclass(frozen=True)
@@ -95,5 +100,9 @@ def _on_device(
 
 
 def _computes(device: DeviceInfo, variant: Variant) -> tuple[Compute, ...]:
-    """Reduced arithmetic is tried on the FP32 graph only: it replaces a variant, it does not refine one."""
-    return device.computes if variant.precision == "fp32" else (Compute.EXACT,)
+    """Reduced arithmetic is tried on the FP32 graph only: it replaces a variant, it does not refine one.
+
+    A device that cannot compute exactly runs every variant in the arithmetic that it has.
+    """
+    exact = Compute.EXACT in device.computes
+    return (Compute.EXACT,) if exact and variant.precision != "fp32" else device.computes

@@ -10,7 +10,7 @@ from sanderling.core.tensor import Feeds
 from sanderling.measure.tune.candidates import Candidate
 from sanderling.model.package import GoldenVectors, Package
 from sanderling.model.plan import PlanEntry
-from sanderling.run.engines.base import Compute
+from sanderling.run.engines.base import Compute, Optimization
 from sanderling.run.isolated import IsolatedExecutable, Worker
 
 _TIMING_TIMEOUT_S = 120.0
@@ -57,5 +57,12 @@ def batch_feeds(golden: GoldenVectors, rows: int) -> Feeds:
 def candidate_of(entry: PlanEntry) -> Candidate:
     """The candidate that became an entry of a plan."""
     return Candidate(
-        entry.engine, entry.device, entry.variant, entry.precision, Compute(entry.compute), entry.threads, entry.batch
+        entry.engine,
+        entry.device,
+        entry.variant,
+        entry.precision,
+        Compute(entry.compute),
+        entry.threads,
+        entry.batch,
+        Optimization(entry.optimization),
     )

@@ -64,6 +64,7 @@ class DeviceInfo:
         fidelity: a simulator or software device is never chosen for its latency.
         precisions: of the variants that it takes.
         computes: arithmetic that it offers for float nodes.
+        optimizations: levels at which its rewriting of the graph can be held; only ALL where it does as it likes.
     """
 
     engine: str
@@ -74,6 +75,7 @@ class DeviceInfo:
     memory_bytes: int | None
     precisions: tuple[Precision, ...]
     computes: tuple[Compute, ...] = (Compute.EXACT,)
+    optimizations: tuple[Optimization, ...] = (Optimization.ALL,)
 
 
 @dataclass(frozen=True)

@@ -74,6 +74,7 @@ class OnnxRuntime:
                 description=platform.processor() or platform.machine(),
                 memory_bytes=psutil.virtual_memory().total,
                 precisions=tuple(Precision),
+                optimizations=tuple(Optimization),
             ),
         )
 

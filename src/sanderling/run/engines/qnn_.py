@@ -426,6 +426,7 @@ def _check_integer(proto: onnx.ModelProto) -> None:
     """
     floats, readers, dequantized = _float_tensors(proto), _readers(proto), _dequantized(proto)
     returned = {value.name for value in proto.graph.output}
+    remedy = "quantise this operator too" if dequantized else "take the INT8 variant"
     for node in proto.graph.node:
         if node.op_type in (_QUANTIZE, _DEQUANTIZE):
             continue
@@ -440,8 +441,7 @@ def _check_integer(proto: onnx.ModelProto) -> None:
         for name in bare:
             raise ModelError(
                 f"operator {node.op_type} ('{node.name}') computes '{name}' in {floats[name]}, and the "
-                f"NPU computes only between {_DEQUANTIZE} and {_QUANTIZE}; take the INT8 variant, or quantise this "
-                "operator too"
+                f"NPU computes only between {_DEQUANTIZE} and {_QUANTIZE}; {remedy}"
             )
 
 

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
-_WIDTH = 640
+WIDTH = 640
 _HALF_WIDTH = 400
-_LEFT, _RIGHT, _TOP, _BOTTOM = 64, 24, 16, 44
+LEFT, RIGHT, TOP, BOTTOM = 64, 24, 16, 44
+_LETTER, _LINE = 7.5, 15.0  # mean width and height of the text
 
 
 @dataclass(frozen=True)
@@ -36,33 +37,39 @@ class Bar:
 def scatter(points: Sequence[Point], *, x_title: str, y_title: str, limit: float | None) -> str:
     """Points with error bars upwards, and a dashed line at ``limit``."""
     height = 300
-    x_end = _nice_end(max(point.x for point in points))
+    x_end = nice_end(max(point.x for point in points))
     tallest = max(point.y_upper for point in points)
     # A bound that is far beyond the budget must not flatten the rest of the picture.
-    y_end = _nice_end(max(tallest, (limit or 0) * 1.3, 1e-6))
-    scale_x = (_WIDTH - _LEFT - _RIGHT) / x_end
-    scale_y = (height - _TOP - _BOTTOM) / y_end
-    floor = height - _BOTTOM
-    parts = [*_x_axis(x_end, scale_x, floor, x_title), *_y_axis(y_end, scale_y, floor, y_title)]
+    y_end = nice_end(max(tallest, (limit or 0) * 1.3, 1e-6))
+    scale_x = (WIDTH - LEFT - RIGHT) / x_end
+    scale_y = (height - TOP - BOTTOM) / y_end
+    floor = height - BOTTOM
+    parts = [*_x_axis(x_end, scale_x, floor, x_title), *y_axis(y_end, scale_y, floor, y_title)]
     if limit is not None:
         y = floor - limit * scale_y
-        parts.append(f'<line class="limit" x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
+        parts.append(f'<line class="limit" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
         parts.append(
-            f'<text class="limit" x="{_WIDTH - _RIGHT}" y="{y - 5:.1f}" text-anchor="end">budget {limit:g}</text>'
+            f'<text class="limit" x="{WIDTH - RIGHT}" y="{y - 5:.1f}" text-anchor="end">budget {limit:g}</text>'
         )
+    named: list[tuple[float, float, float]] = []  # left and right end, and height, of each name
     for point in points:
-        x, y, upper = _LEFT + point.x * scale_x, floor - point.y * scale_y, floor - point.y_upper * scale_y
+        x, y, upper = LEFT + point.x * scale_x, floor - point.y * scale_y, floor - point.y_upper * scale_y
         kind = "chosen" if point.chosen else "other"
-        side, anchor = (10, "start") if x < _WIDTH * 0.8 else (-10, "end")
+        side, anchor = (10, "start") if x < WIDTH * 0.8 else (-10, "end")
+        left = x + side - (0 if anchor == "start" else _LETTER * len(point.label))
+        right, lift = left + _LETTER * len(point.label), y - 8
+        while any(left < end and start < right and abs(lift - level) < _LINE for start, end, level in named):
+            lift -= _LINE
+        named.append((left, right, lift))
         tip = f"{point.label}: {point.x:.2f}, drop {point.y:.3g}, upper bound {point.y_upper:.3g}"
         parts.append(
             f'<g class="{kind}"><title>{escape(tip)}</title>'
             f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{y:.1f}" y2="{upper:.1f}"/>'
             f'<line x1="{x - 5:.1f}" x2="{x + 5:.1f}" y1="{upper:.1f}" y2="{upper:.1f}"/>'
             f'<circle cx="{x:.1f}" cy="{y:.1f}" r="6"/>'
-            f'<text x="{x + side:.1f}" y="{y - 8:.1f}" text-anchor="{anchor}">{escape(point.label)}</text></g>'
+            f'<text x="{x + side:.1f}" y="{lift:.1f}" text-anchor="{anchor}">{escape(point.label)}</text></g>'
         )
-    return _svg(height, parts, f"{y_title} against {x_title}")
+    return svg(height, parts, f"{y_title} against {x_title}")
 
 
 def bars(items: Sequence[Bar], *, title: str) -> str:
@@ -79,32 +86,33 @@ def bars(items: Sequence[Bar], *, title: str) -> str:
             f'<rect x="{label_width}" y="{y}" width="{max(item.value * scale, 1):.1f}" height="20" rx="3"/>'
             f'<text x="{label_width + item.value * scale + 8:.1f}" y="{y + 15}">{escape(item.text)}</text></g>'
         )
-    return _svg(12 + row * len(items), parts, title, width=_HALF_WIDTH)
+    return svg(12 + row * len(items), parts, title, width=_HALF_WIDTH)
 
 
 def profile(labels: Sequence[str], values: Sequence[float], *, y_title: str, x_title: str) -> str:
     """One thin column a layer, in the graph's order; the name shows when the pointer rests on it."""
     height = 240
-    y_end = _nice_end(max(max(values, default=0.0), 1.0))
-    scale_y = (height - _TOP - _BOTTOM) / y_end
-    floor = height - _BOTTOM
-    step = (_WIDTH - _LEFT - _RIGHT) / max(len(values), 1)
+    y_end = nice_end(max(max(values, default=0.0), 1.0))
+    scale_y = (height - TOP - BOTTOM) / y_end
+    floor = height - BOTTOM
+    step = (WIDTH - LEFT - RIGHT) / max(len(values), 1)
     worst = sorted(values)[: max(1, len(values) // 10)] if values else []
-    parts = _y_axis(y_end, scale_y, floor, y_title)
+    parts = y_axis(y_end, scale_y, floor, y_title)
     for index, (label, value) in enumerate(zip(labels, values, strict=True)):
         tall = max(value, 0.0) * scale_y
         kind = "worst" if value <= worst[-1] else "other"
         parts.append(
-            f'<g class="{kind}"><title>{escape(label)}: {value:.1f} dB</title><rect x="{_LEFT + index * step:.1f}" '
+            f'<g class="{kind}"><title>{escape(label)}: {value:.1f} dB</title><rect x="{LEFT + index * step:.1f}" '
             f'y="{floor - tall:.1f}" width="{max(step - 1, 0.8):.1f}" height="{max(tall, 0.5):.1f}"/></g>'
         )
     parts.append(
-        f'<text class="axis" x="{(_LEFT + _WIDTH) / 2}" y="{height - 10}" text-anchor="middle">{escape(x_title)}</text>'
+        f'<text class="axis" x="{(LEFT + WIDTH) / 2}" y="{height - 10}" text-anchor="middle">{escape(x_title)}</text>'
     )
-    return _svg(height, parts, f"{y_title} by layer")
+    return svg(height, parts, f"{y_title} by layer")
 
 
-def _svg(height: int, parts: Sequence[str], title: str, *, width: int = _WIDTH) -> str:
+def svg(height: int, parts: Sequence[str], title: str, *, width: int = WIDTH) -> str:
+    """A picture that scales with the page."""
     body = "\n".join(parts)
     return (
         f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="{escape(title)}" '
@@ -113,22 +121,27 @@ def _svg(height: int, parts: Sequence[str], title: str, *, width: int = _WIDTH) 
 
 
 def _x_axis(end: float, scale: float, floor: float, title: str) -> list[str]:
-    parts = [f'<line class="axis" x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{floor}" y2="{floor}"/>']
+    parts = [f'<line class="axis" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{floor}" y2="{floor}"/>']
     for tick in _ticks(end):
-        x = _LEFT + tick * scale
+        x = LEFT + tick * scale
         parts.append(f'<text class="axis" x="{x:.1f}" y="{floor + 16}" text-anchor="middle">{tick:g}</text>')
-    middle = (_LEFT + _WIDTH - _RIGHT) / 2
-    parts.append(f'<text class="axis" x="{middle}" y="{floor + 36}" text-anchor="middle">{escape(title)}</text>')
-    return parts
+    return [*parts, title_below(title, floor)]
 
 
-def _y_axis(end: float, scale: float, floor: float, title: str) -> list[str]:
+def title_below(title: str, floor: float) -> str:
+    """What the horizontal axis counts, below its numbers."""
+    middle = (LEFT + WIDTH - RIGHT) / 2
+    return f'<text class="axis" x="{middle}" y="{floor + 36}" text-anchor="middle">{escape(title)}</text>'
+
+
+def y_axis(end: float, scale: float, floor: float, title: str) -> list[str]:
+    """Lines, numbers and title of the vertical axis, from 0 at ``floor`` to ``end``."""
     parts = []
     for tick in _ticks(end):
         y = floor - tick * scale
-        parts.append(f'<line class="grid" x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
-        parts.append(f'<text class="axis" x="{_LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">{tick:g}</text>')
-    middle = (_TOP + floor) / 2
+        parts.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
+        parts.append(f'<text class="axis" x="{LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">{tick:g}</text>')
+    middle = (TOP + floor) / 2
     parts.append(
         f'<text class="axis" x="14" y="{middle}" text-anchor="middle" '
         f'transform="rotate(-90 14 {middle})">{escape(title)}</text>'
@@ -136,7 +149,7 @@ def _y_axis(end: float, scale: float, floor: float, title: str) -> list[str]:
     return parts
 
 
-def _nice_end(value: float) -> float:
+def nice_end(value: float) -> float:
     """The next 1, 2 or 5 times a power of ten that is not below ``value``."""
     power = 10.0 ** math.floor(math.log10(value))
     return next(power * factor for factor in (1, 1.5, 2, 3, 4, 5, 8, 10) if power * factor >= value * 0.999)

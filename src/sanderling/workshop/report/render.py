@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from importlib import resources
+
 from sanderling.core.errors import UnavailableError
 from sanderling.model.manifest import Manifest, Variant
+from sanderling.model.tuning import Tuning
 from sanderling.workshop.evidence import Evidence, Search
 from sanderling.workshop.report.charts import Bar, Point, bars, profile, scatter
+from sanderling.workshop.report.tuned import tuned_devices
 
 _UNITS = {
     "top1": "points of top-1",
@@ -16,22 +20,27 @@ _UNITS = {
 _WORST_LAYERS = 12
 
 
-def render_report(manifest: Manifest, evidence: Evidence) -> str:
+def render_report(manifest: Manifest, evidence: Evidence, tuning: Tuning | None = None) -> str:
     """Return the report as one HTML document.
+
+    Args:
+        manifest: of the package.
+        evidence: of its build.
+        tuning: what was measured when it was tuned.
 
     Raises:
         UnavailableError: the ``build`` extra is not installed.
     """
     try:
-        from jinja2 import Environment, PackageLoader, StrictUndefined
+        from jinja2 import Environment, FunctionLoader, StrictUndefined
     except ImportError as error:
         raise UnavailableError("the report needs Jinja: pip install 'sanderling[build]'") from error
     environment = Environment(
-        loader=PackageLoader("sanderling.workshop.report", "."),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
+        loader=FunctionLoader(_template),
     )
     environment.filters |= {"megabytes": _megabytes, "number": lambda value: f"{value:,}"}
     layers = evidence.quantization.layers if evidence.quantization else ()
@@ -45,7 +54,12 @@ def render_report(manifest: Manifest, evidence: Evidence) -> str:
         worst_layers=sorted(layers, key=lambda layer: layer.sqnr_db)[:_WORST_LAYERS],
         operators=_operator_changes(evidence),
         unit=_UNITS[manifest.budget.metric] if manifest.budget else "",
+        tuned=tuned_devices(manifest, tuning or Tuning(), y_title=_drop_title(manifest)),
     )
+
+
+def _template(name: str) -> str:
+    return (resources.files("sanderling.workshop.report") / name).read_text("utf-8")
 
 
 def _charts(manifest: Manifest, evidence: Evidence) -> dict[str, str]:
@@ -81,10 +95,12 @@ def _tradeoff(manifest: Manifest) -> str:
         for variant in manifest.variants
         if variant.latency_ms and variant.accuracy
     ]
-    budget = manifest.budget
-    title = _UNITS[budget.metric] if budget else ""
-    limit = budget.limit if budget else None
-    return scatter(points, x_title="latency p50, ms (batch 1)", y_title=f"drop, {title}", limit=limit)
+    limit = manifest.budget.limit if manifest.budget else None
+    return scatter(points, x_title="latency p50, ms (batch 1)", y_title=_drop_title(manifest), limit=limit)
+
+
+def _drop_title(manifest: Manifest) -> str:
+    return f"drop, {_UNITS[manifest.budget.metric] if manifest.budget else ''}"
 
 
 def _front(manifest: Manifest, search: Search) -> str:
