@@ -70,7 +70,10 @@ def build_result(console: Console, result: BuildResult) -> None:
     console.print(table([(title, 0 < index < 8) for index, title in enumerate(titles)], rows))
     _search(console, result)
     console.print(f"chosen: {result.evidence.choice}", soft_wrap=True)
-    console.print(f"accuracy on {result.evidence.evaluation_data}; bound: upper 95 % bound of the drop", soft_wrap=True)
+    console.print(
+        f"accuracy on {result.evidence.evaluation_data}; bound: of the drop, upper 95 % (INT8 and mixed 97.5 %)",
+        soft_wrap=True,
+    )
     console.print(f"package: {result.path}", soft_wrap=True)
     if result.path.is_dir():
         console.print(f"report:  {result.path / 'report.html'}", soft_wrap=True)

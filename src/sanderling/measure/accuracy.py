@@ -206,6 +206,7 @@ def judge(
         samples=len(record.worst_cosines()),
         sqnr_db=record.sqnr_db(),
         cosine=record.mean_cosine(),
+        confidence=confidence,
     )
 
 

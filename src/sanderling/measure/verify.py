@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict
 from sanderling.core.errors import DataError, EngineError, ModelError, PackageError, SanderlingError
 from sanderling.core.machine import fingerprint
 from sanderling.core.progress import Event, Progress, Silent
+from sanderling.core.statistics import CONFIDENCE
 from sanderling.measure.accuracy import (
     classifier_classes,
     compare_outputs,
@@ -172,11 +173,14 @@ def _accuracy(
     for executable in executables.values():
         executable.close()
     metric = metric_for(manifest.budget, manifest.outputs, labelled=samples.labelled)
+    confidence = {
+        variant.id: variant.accuracy.confidence if variant.accuracy else CONFIDENCE for variant in manifest.variants
+    }
     of_labels: Metric = "map" if samples.objects is not None else "top1"
     metrics: list[Metric] = [metric] if not samples.labelled or metric == of_labels else [metric, of_labels]
     return metric, {
         wanted: {
-            name: judge(record, records[reference], samples.labels, metric=wanted, seed=0)
+            name: judge(record, records[reference], samples.labels, metric=wanted, seed=0, confidence=confidence[name])
             for name, record in records.items()
         }
         for wanted in metrics
@@ -225,8 +229,8 @@ def _told(name: str, accuracy: Accuracy) -> Check:
 
 def _numbers(accuracy: Accuracy) -> str:
     return (
-        f"{accuracy.metric} {accuracy.value:.4g}, drop {accuracy.drop:.3g}, upper 95 % bound {accuracy.drop_upper:.3g} "
-        f"on {accuracy.samples} samples"
+        f"{accuracy.metric} {accuracy.value:.4g}, drop {accuracy.drop:.3g}, upper {100 * accuracy.confidence:g} % "
+        f"bound {accuracy.drop_upper:.3g} on {accuracy.samples} samples"
     )
 
 

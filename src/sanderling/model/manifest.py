@@ -50,7 +50,8 @@ class Accuracy(_Record):
             (of the outputs).
         value: percent for ``top1``, ``map`` and ``agreement``; in [-1, 1] for ``cosine``.
         drop: FP32's value minus this one's, percentage points (``cosine``: 1 − cosine).
-        drop_upper: upper 95 % confidence bound of ``drop``, of one variant by itself.
+        drop_upper: upper confidence bound of ``drop``, of one variant by itself.
+        confidence: of that bound; INT8 and mixed precision share what may go wrong, so that theirs is higher.
         samples: how many samples it was measured on.
         sqnr_db: per output, signal-to-quantisation-noise ratio against FP32; null where nothing differs.
         cosine: per output, cosine similarity with FP32, mean over the samples.
@@ -63,6 +64,7 @@ class Accuracy(_Record):
     samples: int
     sqnr_db: dict[str, float | None]
     cosine: dict[str, float]
+    confidence: float = 0.95
 
 
 class Variant(_Record):

@@ -115,8 +115,8 @@ def choose(variants: tuple[Variant, ...], budget: Budget) -> tuple[str, str]:
         accuracy = variant.accuracy
         if not variant.within_budget and accuracy is not None:
             reasons.append(
-                f"{variant.id} misses it: {accuracy.metric} drop {accuracy.drop:.3g}, upper 95 % bound "
-                f"{accuracy.drop_upper:.3g} on {accuracy.samples} samples"
+                f"{variant.id} misses it: {accuracy.metric} drop {accuracy.drop:.3g}, upper "
+                f"{100 * accuracy.confidence:g} % bound {accuracy.drop_upper:.3g} on {accuracy.samples} samples"
             )
         elif _p50(variant) < _CLEARLY_FASTER * _p50(best):
             best = variant
