@@ -17,6 +17,7 @@ from onnx import helper
 from sanderling.core.progress import Progress
 from sanderling.core.tensor import Array
 from sanderling.measure.samples import Samples
+from sanderling.model.cost import graph_cost
 from sanderling.model.graph import all_nodes, float_tensors, initializer_array, input_specs
 from sanderling.run.engines import engine
 from sanderling.run.engines.base import EngineOptions
@@ -26,8 +27,9 @@ from sanderling.workshop.quantize.tails import Tail, Values, record
 from sanderling.workshop.quantize.thresholds import Range
 from sanderling.workshop.quantize.weights import output_axis, round_to_nearest
 
-_MOST_SAMPLES = 16
+_LEAST_SAMPLES, _MOST_SAMPLES = 2, 16
 _RECORDED_BYTES = 512 << 20
+_MOST_MACS = 8e11  # of all runs together: a minute or so on two cores
 _MOST_CHANNELS = 256
 
 
@@ -83,13 +85,16 @@ def measure_sensitivity(
         model: simplified FP32 graph with named nodes and without subgraphs.
         spans: per tensor, the ranges to try by method.
         scheme: its blocks are measured, with its weights.
-        samples: calibration data; at most 16 are used, fewer when the graph's tensors are large.
+        samples: calibration data; at most 16 are used, fewer when the graph is large: by its tensors' bytes and its
+            multiply–accumulates, not by the clock, so that the same inputs give the same package.
         threads: of one call.
         progress: told about each tensor.
     """
     blocks = quantized_blocks(model, scheme)
     tensors = list(dict.fromkeys(name for block in blocks for name in (*block.inputs, *block.outputs)))
-    values = _recorded(model, samples, threads)
+    runs = sum(len(set(spans[name].values())) for name in tensors) / 2  # on average, half of the graph follows
+    affordable = int(_MOST_MACS / max(runs * graph_cost(model).macs, 1))
+    values = _recorded(model, samples, affordable, threads)
     known = values[0].keys()
     progress.stage("measure sensitivity", len(tensors))
     found: dict[str, TensorNoise] = {}
@@ -116,12 +121,13 @@ def round_tensor(array: Array, span: Range) -> npt.NDArray[np.float32]:
     return ((steps - np.float32(zero_point)) * scale).astype(np.float32, copy=False)
 
 
-def _recorded(model: onnx.ModelProto, samples: Samples, threads: int) -> list[Values]:
-    """The float graph's tensors on as many samples as fit into memory: one call where the batch is dynamic."""
+def _recorded(model: onnx.ModelProto, samples: Samples, affordable: int, threads: int) -> list[Values]:
+    """The float graph's tensors on as many samples as fit into memory and time: one call where the batch is dynamic."""
     tensors = float_tensors(model)
     first = record(model, tensors, [samples.one(0)], threads)
     bytes_each = sum(array.nbytes for array in first[0].values())
-    count = max(1, min(_MOST_SAMPLES, len(samples), _RECORDED_BYTES // max(bytes_each, 1)))
+    fitting = min(_MOST_SAMPLES, len(samples), _RECORDED_BYTES // max(bytes_each, 1))
+    count = max(1, min(fitting, max(affordable, _LEAST_SAMPLES)))
     spread = samples.pick(np.linspace(0, len(samples) - 1, count).round().astype(np.int64))
     dynamic = all(0 in spec.dynamic_axes for spec in input_specs(model)) and not samples.whole
     return record(model, tensors, list(spread.batches(count if dynamic else 1)), threads)
