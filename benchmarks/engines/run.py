@@ -1,7 +1,7 @@
 """Measure the choice: `python -m benchmarks.engines.run [--folder DIR] [--only NAME] [--quick]`.
 
 Builds each of five models once, tunes it, then times every candidate that passed the check exhaustively, all in turn:
-each gets as many calls as the winner got in the race, up to 800. Needs `requirements-models.txt`. About 25 minutes on
+each gets 200 calls, a number that was fixed before anything was measured. Needs `requirements-models.txt`. About 25 minutes on
 two cores; packages that are in the folder already are used again.
 """
 
@@ -33,9 +33,9 @@ from sanderling.run.engines.base import Compute, EngineOptions
 from sanderling.run.isolated import Worker
 
 RESULTS = Path(__file__).with_name("results.json")
-_MOST_CALLS, _CALLS_A_PASS = 800, 8
+_CALLS, _CALLS_A_PASS = 200, 8
 _TUNE_SECONDS = 30.0
-_LOADS = 7
+_LOADS = 3
 _QUICK_CALLS, _QUICK_TUNE_SECONDS, _QUICK_LOADS = 24, 5.0, 2
 
 
@@ -57,7 +57,7 @@ def main() -> None:
         "command": "python -m benchmarks.engines.run",
         "machine": describe_machine().model_dump(),
         "fingerprint": fingerprint(),
-        "exhaustive": {"most_calls": _MOST_CALLS, "calls_a_pass": _CALLS_A_PASS},
+        "exhaustive": {"calls": _CALLS, "calls_a_pass": _CALLS_A_PASS},
         "tune_seconds_asked": _TUNE_SECONDS,
         "models": models,
         "session_overhead_us": overhead,
@@ -75,7 +75,7 @@ def measure(name: str, package: Path, *, quick: bool) -> dict[str, Any]:
     print(f"{name}: tune", flush=True)
     result = tune(package, seconds=_QUICK_TUNE_SECONDS if quick else _TUNE_SECONDS)
     raced = [candidate for candidate in result.candidates if candidate.status != "excluded"]
-    calls = min(_QUICK_CALLS if quick else _MOST_CALLS, raced[0].repeats)
+    calls = _QUICK_CALLS if quick else _CALLS
     print(f"{name}: exhaustive, {len(raced)} candidates of {calls} calls", flush=True)
     samples, seconds = time_exhaustively(package, [_candidate(entry.name) for entry in raced], calls)
     print(f"{name}: cold start", flush=True)

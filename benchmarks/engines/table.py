@@ -14,8 +14,8 @@ PAGE = Path(__file__).parents[2] / "docs" / "benchmarks-engines.md"
 _SAME = 0.03  # of the best: the same for any use
 _FIVEFOLD = 5.0
 _NOTE = (
-    "`plan` is what `tune` chose, `best` the quickest candidate when all are timed in turn, each with as many calls as "
-    "the winner got in the race, {most_calls} at most; both medians are from that exhaustive run. `tune` loads, checks "
+    "`plan` is what `tune` chose, `best` the quickest candidate when all are timed in turn, each with {calls} calls, "
+    "a number fixed beforehand; both medians are from that exhaustive run. `tune` loads, checks "
     "outputs and races, for {tune_seconds:g} s at most; `exhaustive` loads and times, without the check. `FP32` is "
     "ONNX Runtime with both threads and the FP32 variant. Batch 1. The detector has YOLOv5s's shape at 320 × 320; "
     "MiniLM has its real weights and reads 128 tokens of real text with padding. Where weights are random, only speed "
@@ -51,7 +51,7 @@ def render(results: dict[str, Any]) -> str:
             ]
         )
     head = ["model", "plan", "best", "plan over best", "FP32", "plan against FP32", "tune of exhaustive", "calls"]
-    note = _NOTE.format(most_calls=results["exhaustive"]["most_calls"], tune_seconds=results["tune_seconds_asked"])
+    note = _NOTE.format(calls=results["exhaustive"]["calls"], tune_seconds=results["tune_seconds_asked"])
     parts = [
         "# Benchmarks: engines and the choice",
         f"Generated from `benchmarks/engines/results.json`, which `{results['command']}` wrote. Do not edit.",

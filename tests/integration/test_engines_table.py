@@ -37,7 +37,7 @@ def page():
                 "versions": {},
                 "architecture": "x86_64",
             },
-            "exhaustive": {"most_calls": 800, "calls_a_pass": 8},
+            "exhaustive": {"calls": 200, "calls_a_pass": 8},
             "tune_seconds_asked": 30.0,
             "models": [model("quick", plan_ms=2.0, other_ms=4.0), model("close", plan_ms=4.2, other_ms=4.0)],
             "session_overhead_us": {"engine": 1.0, "session": 4.0, "added": 3.0},
