@@ -1,8 +1,8 @@
 """Measure the choice: `python -m benchmarks.engines.run [--folder DIR] [--only NAME] [--quick]`.
 
 Builds each of five models once, tunes it, then times every candidate that passed the check exhaustively, all in turn:
-each gets 200 calls, a number that was fixed before anything was measured. Needs `requirements-models.txt`. About 25 minutes on
-two cores; packages that are in the folder already are used again.
+each gets 200 calls, a number that was fixed before anything was measured. Needs `requirements-models.txt`. About 25
+minutes on two cores; packages that are in the folder already are used again.
 """
 
 from __future__ import annotations

@@ -39,6 +39,8 @@ def build(
     precision: str | None = None,
     group_size: int = 32,
     float_embeddings: bool = False,
+    mixed_from: str | Path | None = None,
+    layers_float: int | None = None,
     preprocess: str | None = None,
     labels: str | None = None,
     trust_pickle: bool = False,
@@ -65,6 +67,9 @@ def build(
             two for transformers only.
         group_size: 16, 32, 64, 128 or 256 weights share a scale in ``int8-weights`` and ``int4-weights``.
         float_embeddings: leave embedding tables in float in these two.
+        mixed_from: package of the same model that holds a search for mixed precision: ``mixed`` is made like the point
+            of its front with ``layers_float`` blocks in float, without a new search.
+        layers_float: number of blocks in float of that point.
         preprocess: ``imagenet``, ``unit``, JSON or a file of it.
         labels: a file with one class a line, or ``imagenet``.
         trust_pickle: allow a pickled module, which runs code from its file.
@@ -95,6 +100,8 @@ def build(
         precisions=parse_precisions(precision) if precision else None,
         group_size=check_group_size(group_size),
         float_embeddings=float_embeddings,
+        mixed_from=Path(mixed_from) if mixed_from else None,
+        layers_float=layers_float,
         preprocess=preprocess,
         labels=labels,
         trust_pickle=trust_pickle,

@@ -26,6 +26,25 @@ def data(work):
     return ("--calibration", work / "calibration.npz", "--eval", work / "evaluation.npz")
 
 
+@pytest.fixture(scope="module")
+def searched(tmp_path_factory):
+    """Package whose evidence holds a search."""
+    folder = tmp_path_factory.mktemp("searched")
+    np.savez(folder / "calibration.npz", image=images(160, seed=1))
+    np.savez(folder / "evaluation.npz", image=images(300, seed=2))
+    source = save(outlier_classifier(), folder / "outliers.onnx")
+    build(
+        source,
+        folder / "first.sdl",
+        calibration=folder / "calibration.npz",
+        evaluation=folder / "evaluation.npz",
+        budget="agreement=5",
+        precision="int8",
+        repeats=3,
+    )
+    return folder / "first.sdl"
+
+
 def build_by_command(sanderling, source, out, data, *options):
     return sanderling("build", source, "-o", out / "m.sdl", *data, "--repeats", "3", "--json", *options)
 
@@ -107,3 +126,40 @@ def test_budget_of_nothing_is_told_to_be_out_of_reach(sanderling, out, outliers,
     assert done.code == 1
     (event,) = [event for event in done.answer["events"] if event["kind"] == "too-few-evaluation-samples"]
     assert "no number is enough" in event["reason"]
+
+
+def test_another_point_of_the_front_is_taken_without_a_search(sanderling, out, outliers, data, searched):
+    search = json.loads((searched / "evidence.json").read_text())["quantization"]["search"]
+    floats = search["points"][-2]["float_blocks"]
+
+    done = build_by_command(
+        sanderling, outliers, out, data, "--budget", "agreement=5", "--precision", "int8",
+        "--mixed-from", searched, "--layers-float", len(floats),
+    )  # fmt: skip
+
+    assert done.code == 0, done.stderr
+    assert "search" not in done.answer
+    mixed = next(variant for variant in done.answer["variants"] if variant["id"] == "mixed")
+    convolutions = {block["block"] for block in search["blocks"] if block["operator"] == "Conv"}
+    assert set(mixed["float_nodes"]) >= convolutions & set(floats)
+    assert mixed["accuracy"]["drop_upper"] <= 5
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        (["--layers-float", "3"], "belong together"),
+        (["--mixed-from", "FIRST"], "belong together"),
+        (["--mixed-from", "FIRST", "--layers-float", "999"], "has no point with 999 blocks in float: available are 0,"),
+        (["--mixed-from", "missing.sdl", "--layers-float", "1"], "missing.sdl"),
+    ],
+)
+def test_point_that_is_not_there_is_refused_before_anything_is_built(
+    sanderling, out, outliers, data, searched, options, reason
+):
+    done = build_by_command(
+        sanderling, outliers, out, data, *(searched if option == "FIRST" else option for option in options)
+    )
+    assert done.code == 2
+    assert reason in done.error
+    assert not (out / "m.sdl").exists()

@@ -88,6 +88,12 @@ def build(
     float_embeddings: Annotated[
         bool, typer.Option("--float-embeddings", help="Leave embedding tables in float in these two.")
     ] = False,
+    mixed_from: Annotated[
+        Path | None, typer.Option(help="Package with a search: take another point of its front, without a new search.")
+    ] = None,
+    layers_float: Annotated[
+        int | None, typer.Option(min=1, help="That point, by its number of blocks in float.")
+    ] = None,
     preprocess: Annotated[str | None, typer.Option(help="imagenet, unit, JSON, or a file of it.")] = None,
     labels: Annotated[str | None, typer.Option(help="File with one class a line, or imagenet.")] = None,
     trust_pickle: Annotated[
@@ -126,6 +132,8 @@ def build(
                 precision=precision,
                 group_size=group_size,
                 float_embeddings=float_embeddings,
+                mixed_from=mixed_from,
+                layers_float=layers_float,
                 preprocess=preprocess,
                 labels=labels,
                 trust_pickle=trust_pickle,

@@ -45,6 +45,8 @@ class BuildOptions:
         precisions: variants to make; FP32 always is. None makes all that the data allows and that suit the model.
         group_size: weights that share a scale in the variants of which only the weights are in few bits.
         float_embeddings: leave embedding tables in float there.
+        mixed_from: package with a search for mixed precision, a point of which is taken instead of a new search.
+        layers_float: that point, by its number of blocks in float.
         preprocess: preset, JSON or file.
         labels: text file with one class a line, or ``imagenet``.
         trust_pickle: load a pickled module, which runs code from the file.
@@ -68,6 +70,8 @@ class BuildOptions:
     precisions: tuple[Precision, ...] | None = None
     group_size: int = DEFAULT_GROUP_SIZE
     float_embeddings: bool = False
+    mixed_from: Path | None = None
+    layers_float: int | None = None
     preprocess: str | None = None
     labels: str | None = None
     trust_pickle: bool = False

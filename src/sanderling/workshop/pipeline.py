@@ -21,8 +21,9 @@ from sanderling.model.package import EVIDENCE, REPORT, file_entries, is_package,
 from sanderling.run.engines import DEFAULT_ENGINE
 from sanderling.run.engines.base import Optimization
 from sanderling.workshop import preparation, proof
-from sanderling.workshop.evidence import Evidence, Quantization, Search, VariantEvidence
+from sanderling.workshop.evidence import Evidence, Quantization, Search, SearchPoint, VariantEvidence
 from sanderling.workshop.export.source import export
+from sanderling.workshop.front import kept_point, known_blocks
 from sanderling.workshop.material import Material
 from sanderling.workshop.mixed import mix
 from sanderling.workshop.optimizer import safe_levels
@@ -81,13 +82,14 @@ def build(options: BuildOptions, progress: Progress | None = None, make_graph: E
     """
     _check_output(options.output)
     _check_tools()
+    point = kept_point(options.mixed_from, options.layers_float)
     recorder = Recorder(progress or Silent())
     with replacing(options.output) as target:
         zipped = options.output.suffix == ".zip"
         folder = target.with_name("package") if zipped else target
         folder.mkdir()
         piece = preparation.make(folder, options, recorder, make_graph)
-        result = _package(folder, piece, options, recorder)
+        result = _package(folder, piece, point, options, recorder)
         if zipped:
             write_zip(folder, target)
     return result
@@ -111,15 +113,17 @@ def _check_tools() -> None:
         raise UnavailableError(f"a build needs {' and '.join(missing)}: pip install 'sanderling[build]'")
 
 
-def _package(folder: Path, piece: Workpiece, options: BuildOptions, recorder: Recorder) -> BuildResult:
+def _package(
+    folder: Path, piece: Workpiece, point: SearchPoint | None, options: BuildOptions, recorder: Recorder
+) -> BuildResult:
     written = list(piece.variants)
     golden = proof.golden_vectors(folder, written, piece.material)
     levels = safe_levels(folder, _files(written), golden, recorder)
     accuracies = proof.measure_accuracy(_files(written), levels, piece.material, options, recorder)
     budget = options.budget or proof.default_budget(accuracies["fp32"])
     search = None
-    if piece.quantized is not None and not within_budget(accuracies["int8"], budget):
-        search, mixed = _mixed(folder, piece, budget, options, recorder)
+    if piece.quantized is not None and (point or not within_budget(accuracies["int8"], budget)):
+        search, mixed = _mixed(folder, piece, point, budget, options, recorder)
         if mixed is not None:
             written.append(mixed)
             golden = proof.golden_vectors(folder, written, piece.material)
@@ -151,10 +155,18 @@ def _files(variants: Sequence[WrittenVariant]) -> dict[str, Path]:
 
 
 def _mixed(
-    folder: Path, piece: Workpiece, budget: Budget, options: BuildOptions, recorder: Recorder
+    folder: Path,
+    piece: Workpiece,
+    point: SearchPoint | None,
+    budget: Budget,
+    options: BuildOptions,
+    recorder: Recorder,
 ) -> tuple[Search | None, WrittenVariant | None]:
-    """Search for mixed precision, and write what was found as a variant."""
+    """Write mixed precision as a variant: as it is asked for, or as a search finds it."""
     assert piece.quantized is not None
+    if point is not None:
+        graph = piece.quantized.with_float(known_blocks(point, piece.quantized))
+        return None, write_variant(folder, "mixed", Precision.INT8, graph, float_nodes(graph))
     if _budget_is_out_of_reach(piece.material, budget, recorder):
         return None, None
     found = mix(read_graph(piece.variants[0].path), piece.quantized, piece.material, budget, options, recorder)
