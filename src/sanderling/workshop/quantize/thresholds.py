@@ -82,12 +82,12 @@ METHODS: dict[str, Callable[[Histogram], Range]] = {
     "mse": mean_squared_error,
 }
 
-# What is tried for a single tensor, by what it does to the model's outputs.
+# What is tried for a single tensor, by what it does to the model's outputs. Narrower ranges raise the SQNR on the data
+# that they were made from, and clip what other photos hold: one photo's crops lost two answers in three by that.
 SPANS: dict[str, Callable[[Histogram], Range]] = {
     "minmax": min_max,
     "percentile 99.997": partial(percentile, percent=99.997),
     "percentile 99.99": percentile,
-    "percentile 99.97": partial(percentile, percent=99.97),
     "mse": mean_squared_error,
 }
 
