@@ -3,8 +3,10 @@
     python nncf_control.py MODEL.onnx SAMPLES.npz OUTPUT --max-drop 0.06 [--backend onnx|openvino]
 
 `SAMPLES.npz` holds `calibration` and `validation`, float32, shape (N, C, H, W), ready for the model. The accuracy
-function is agreement with the float model's first class on `validation`; layers are ranked by their logits. Writes
-`OUTPUT`, a Q/DQ model or an IR, and prints one line of JSON: what it did and how long it took.
+function is agreement with the float model's first class on `validation`. Layers are ranked by the logits with OpenVINO,
+which is what NNCF advises for coarse metrics, and sample by sample by the accuracy function with ONNX, for which NNCF
+cannot rank by outputs. Writes `OUTPUT`, a Q/DQ model or an IR, and prints one line of JSON: what it did and how long it
+took.
 """
 
 from __future__ import annotations
@@ -19,7 +21,8 @@ from typing import Any
 import numpy as np
 
 Arrays = dict[str, Any]
-Validate = Callable[[Any, Iterable[Arrays]], tuple[float, list[list[Any]]]]
+Infer = Callable[[Arrays], Any]
+Backend = tuple[Any, str, Callable[[Any], Infer], Callable[[Any, str], None]]
 
 
 def main() -> None:
@@ -36,7 +39,7 @@ def main() -> None:
     with np.load(arguments.samples) as arrays:
         calibration, validation = arrays["calibration"], arrays["validation"]
     model, name, run, save = _BACKENDS[arguments.backend](arguments.model)
-    validate = Agreement(run)
+    validate = Agreement(run, by_logits=arguments.backend == "openvino", samples=len(validation))
     start, processor = time.perf_counter(), time.process_time()
     quantized = nncf.quantize_with_accuracy_control(
         model,
@@ -53,7 +56,7 @@ def main() -> None:
         "seconds": round(seconds, 1),
         "processor_seconds": round(time.process_time() - processor, 1),
         "validation_calls": validate.calls,
-        "validation_samples": validate.samples,
+        "validation_samples": validate.seen,
         "drops": validate.drops,
         "versions": {package: metadata.version(package) for package in ("nncf", "onnxruntime", "openvino", "onnx")},
     }
@@ -63,35 +66,34 @@ def main() -> None:
 class Agreement:
     """The accuracy function: the share of samples whose first class is that of the first model seen, the float one."""
 
-    def __init__(self, run: Callable[[Any], Callable[[Arrays], Any]]) -> None:
-        self._run = run
+    def __init__(self, run: Callable[[Any], Infer], *, by_logits: bool, samples: int) -> None:
+        self._run, self._by_logits, self._samples = run, by_logits, samples
         self._float: dict[bytes, int] = {}
-        self.calls = self.samples = 0
+        self.calls = self.seen = 0
         self.drops: list[float] = []
 
-    def __call__(self, model: Any, data: Iterable[Arrays]) -> tuple[float, list[list[Any]]]:
-        """Agreement as a share, and each sample's logits."""
+    def __call__(self, model: object, data: Iterable[Arrays]) -> tuple[float, list[Any]]:
+        """Agreement as a share, and what layers are ranked by."""
         infer = self._run(model)
-        logits = []
-        agreed = []
+        logits, agreed = [], []
         for sample in data:
             scores = infer(sample)
-            key = next(iter(sample.values())).tobytes()
-            agreed.append(self._float.setdefault(key, int(scores.argmax())) == int(scores.argmax()))
+            best = int(scores.argmax())
+            agreed.append(float(self._float.setdefault(next(iter(sample.values())).tobytes(), best) == best))
             logits.append([scores])
         self.calls += 1
-        self.samples += len(agreed)
-        share = float(np.mean(agreed))
-        if len(agreed) == len(self._float):
+        self.seen += len(agreed)
+        share = sum(agreed) / len(agreed)
+        if len(agreed) == self._samples:
             self.drops.append(round(1 - share, 6))
-        return share, logits
+        return share, logits if self._by_logits else agreed
 
 
-def _onnx(path: str) -> tuple[Any, str, Callable[[Any], Callable[[Arrays], Any]], Callable[[Any, str], None]]:
+def _onnx(path: str) -> Backend:
     import onnx
     import onnxruntime
 
-    def run(model: Any) -> Callable[[Arrays], Any]:
+    def run(model: onnx.ModelProto) -> Infer:
         session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
         return lambda feeds: session.run(None, feeds)[0]
 
@@ -99,10 +101,10 @@ def _onnx(path: str) -> tuple[Any, str, Callable[[Any], Callable[[Arrays], Any]]
     return model, model.graph.input[0].name, run, onnx.save
 
 
-def _openvino(path: str) -> tuple[Any, str, Callable[[Any], Callable[[Arrays], Any]], Callable[[Any, str], None]]:
+def _openvino(path: str) -> Backend:
     import openvino
 
-    def run(model: Any) -> Callable[[Arrays], Any]:
+    def run(model: openvino.CompiledModel) -> Infer:
         return lambda feeds: model(feeds)[0]
 
     model = openvino.Core().read_model(path)

@@ -11,9 +11,8 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from benchmarks.quantize.judging import agreement, int8_share, latencies, read_samples, variant_files
+from sanderling.core.arrays import write_npz
 from sanderling.model.package import Package
 from sanderling.run.environments import Environment, install
 
@@ -44,7 +43,7 @@ def measure_peer(
     name = package.manifest.inputs[0].name
     arrays = {"calibration": read_samples(package, calibration), "validation": seen}
     samples = folder / "peer-samples.npz"
-    np.savez(samples, **{key: next(iter(value.batches(len(value))))[name] for key, value in arrays.items()})
+    write_npz(samples, {key: next(iter(value.batches(len(value))))[name] for key, value in arrays.items()})
     files = variant_files(package)
     python = install(ENVIRONMENT)
     runs = []

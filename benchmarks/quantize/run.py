@@ -1,9 +1,9 @@
 """Measure what INT8 costs in accuracy: `python -m benchmarks.quantize.run [--folder DIR] [--only NAME] [--quick]`.
 
-Builds each case for each of its budgets, lets NNCF do the same on MobileNetV2, writes `benchmarks/quantize/results.json`
-and regenerates `docs/benchmarks-quantize.md`. Needs `requirements-models.txt`, Debian's `dataset-fashion-mnist` and
-`opencv-doc`, and a network for NNCF's environment. About 45 minutes on two cores; packages that are in the folder
-already are used again.
+Builds each case for each of its budgets, lets NNCF do the same on MobileNetV2, writes
+`benchmarks/quantize/results.json` and regenerates `docs/benchmarks-quantize.md`. Needs `requirements-models.txt`,
+Debian's `dataset-fashion-mnist` and `opencv-doc`, and a network for NNCF's environment. About half an hour on two cores
+that nobody else uses; packages that are in the folder already are used again.
 """
 
 from __future__ import annotations

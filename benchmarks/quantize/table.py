@@ -1,4 +1,4 @@
-"""Turn `results.json` and `training.json` into `docs/benchmarks-quantize.md`: `python -m benchmarks.quantize.table`."""
+"""Turn `results.json` into `docs/benchmarks-quantize.md`: `python -m benchmarks.quantize.table`."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _PHOTOS_NOTE = (
 )
 _PEER_NOTE = (
     "NNCF {nncf}, `quantize_with_accuracy_control` with its defaults, ONNX backend: the same FP32 graph, the same "
-    "{calibration} calibration and {validation} evaluation crops, agreement with FP32 as the accuracy function, layers "
-    "ranked by their logits, all cores. Its `max_drop` is kept by the drop as measured, ours by the drop's upper "
+    "{calibration} calibration and {validation} evaluation crops, agreement with FP32 as the accuracy function, by "
+    "which layers are ranked, too, all cores. Its `max_drop` is kept by the drop as measured, ours by the drop's upper "
     "bound: the budgets do not promise the same. Both results are judged, counted and timed here, by the same code, "
     "on ONNX Runtime; `bound` is at 95 %. NNCF's time is that of its call; ours is that of quantising, measuring "
     "sensitivity and searching, without export and proof."
@@ -80,7 +80,9 @@ def _case_table(cases: list[dict[str, Any]]) -> str:
             row.append(f"{case['latency_p50_ms'][name]:.2f} ms of {case['latency_p50_ms']['fp32']:.2f}")
             rows.append([*row, str(search["evaluations"]) if search else "none", *last, case["chosen"]])
         if search and "mixed" not in case:
-            rows.append([*first, "mixed: none found", "", "", "", "", str(search["evaluations"]), *last, case["chosen"]])
+            rows.append(
+                [*first, "mixed: none found", "", "", "", "", str(search["evaluations"]), *last, case["chosen"]]
+            )
     return markdown(head, rows)
 
 
@@ -143,7 +145,8 @@ def _budget_line(budget: dict[str, Any]) -> str:
         f"`python -m benchmarks.quantize.budget` repeats the whole decision {worst['repeats']} times in each of "
         f"{budget['cases']} cases, with forms whose true drops are known and other samples each time "
         f"({budget['evaluation_samples']} to decide on). In the worst case, {worst['shape']} at a budget of "
-        f"{worst['limit']:.3g} points, a form beyond the budget was accepted in {100 * worst['lies']:.2f} % of the repeats."
+        f"{worst['limit']:.3g} points, a form beyond the budget was accepted in {100 * worst['lies']:.2f} % of the "
+        "repeats."
     )
 
 
