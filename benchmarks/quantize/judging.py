@@ -18,7 +18,7 @@ from sanderling.measure.latency import time_interleaved
 from sanderling.measure.samples import SampleReader, Samples
 from sanderling.model.cost import graph_cost
 from sanderling.model.package import Package
-from sanderling.run.engines import engine
+from sanderling.run.engines import DEFAULT_ENGINE, engine
 from sanderling.run.engines.base import EngineOptions, Executable
 from sanderling.workshop.variants import float_nodes
 
@@ -62,10 +62,10 @@ def agreement(files: Mapping[str, Path], samples: Samples) -> dict[str, dict[str
     }
 
 
-def latencies(files: Mapping[str, Path], samples: Samples) -> dict[str, float]:
-    """Median milliseconds of a call of each graph, one of each in turn."""
+def latencies(files: Mapping[str, Path], samples: Samples, engine_name: str) -> dict[str, float]:
+    """Median milliseconds of a call of each graph on an engine, one of each in turn."""
     feeds = samples.one(0)
-    with _loaded(files) as loaded:
+    with _loaded(files, engine_name) as loaded:
         calls = {name: partial(executable.run, feeds) for name, executable in loaded.items()}
         timings = time_interleaved(calls, warmup=_WARMUP, repeats=_REPEATS, seconds=_SECONDS)
     return {name: timing.latency().p50 for name, timing in timings.items()}
@@ -77,9 +77,9 @@ def variant_files(package: Package) -> dict[str, Path]:
 
 
 @contextmanager
-def _loaded(files: Mapping[str, Path]) -> Iterator[dict[str, Executable]]:
+def _loaded(files: Mapping[str, Path], engine_name: str = DEFAULT_ENGINE) -> Iterator[dict[str, Executable]]:
     with ExitStack() as stack:
-        loaded = {name: engine().load(path, EngineOptions()) for name, path in files.items()}
+        loaded = {name: engine(engine_name).load(path, EngineOptions()) for name, path in files.items()}
         for executable in loaded.values():
             stack.callback(executable.close)
         yield loaded

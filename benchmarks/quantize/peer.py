@@ -24,6 +24,7 @@ ENVIRONMENT = Environment(
 )
 _PROGRAM = Path(__file__).with_name("nncf_control.py")
 _MOST_SECONDS = 3600
+_ENGINES = ("onnxruntime", "openvino")
 
 
 def measure_peer(
@@ -44,7 +45,7 @@ def measure_peer(
     arrays = {"calibration": read_samples(package, calibration), "validation": seen}
     samples = folder / "peer-samples.npz"
     write_npz(samples, {key: next(iter(value.batches(len(value))))[name] for key, value in arrays.items()})
-    files = variant_files(package)
+    files = {name: path for name, path in variant_files(package).items() if name != "fp16"}
     python = install(ENVIRONMENT)
     runs = []
     for max_drop in max_drops:
@@ -58,7 +59,7 @@ def measure_peer(
         "calibration_samples": len(arrays["calibration"]),
         "validation_samples": len(seen),
         "runs": [{**run, "evaluation": on_seen[run["name"]], "fresh": on_unseen[run["name"]]} for run in runs],
-        "latency_p50_ms": latencies(files, seen),
+        "latency_p50_ms": {name: latencies(files, seen, name) for name in _ENGINES},
     }
 
 
