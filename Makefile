@@ -39,6 +39,7 @@ drill: install
 bench: install
 	$(BIN)/python -m benchmarks.build.run
 	$(BIN)/python -m benchmarks.engines.run
+	$(BIN)/python -m benchmarks.quantize.run
 
 clean:
 	rm -rf $(VENV) demo-output .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
