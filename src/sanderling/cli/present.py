@@ -249,9 +249,9 @@ def engines(console: Console, states: Sequence[EngineState], temperatures: Seque
     rows = []
     for state in states:
         for device in state.devices:
-            memory = f"{device.memory_bytes / 1e9:.1f} GB" if device.memory_bytes else ""
+            memory = f"{device.memory_bytes / 1e9:.0f} GB" if device.memory_bytes else ""
             name = f"{state.name} {state.availability.version.partition('+')[0]}"
-            takes, computes = " ".join(device.precisions), " ".join(device.computes)
+            takes, computes = "\n".join(device.precisions), "\n".join(device.computes)
             rows.append([name, device.device, device.kind, device.fidelity, memory, takes, computes])
     titles = ("engine", "device", "kind", "fidelity", "memory", "precisions", "arithmetic")
     console.print(table([(title, title == "memory") for title in titles], rows))
