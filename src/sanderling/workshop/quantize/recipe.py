@@ -29,6 +29,7 @@ from sanderling.workshop.quantize.sensitivity import Sensitivity, has_subgraphs,
 from sanderling.workshop.quantize.thresholds import METHODS, SPANS, Range
 
 _SELECTION_SAMPLES = 128
+_CLEARLY_DB = 0.1
 
 
 @dataclass(frozen=True)
@@ -92,18 +93,20 @@ def quantize(
         base = equalize(model, seen.extremes)
         observed = observe(base, selection, threads=threads, progress=progress)
         even = Scheme(_spans(observed, method), left)
-        if not trials.take("equalisation", base, even, observed.histograms, observed.means):
+        if not trials.take("equalisation", base, even, observed.histograms, observed.means, clearly_db=_CLEARLY_DB):
             base, observed = model, seen
     weights = round_weights(base, selection, threads=threads, seed=seed, progress=progress)
     rounded = Scheme(_spans(observed, method), left, weights)
-    trials.take("second-order rounding", base, rounded, observed.histograms, observed.means)
+    trials.take("second-order rounding", base, rounded, observed.histograms, observed.means, clearly_db=_CLEARLY_DB)
     if has_subgraphs(model):
         return trials.best()
     best = trials.best()
     spans = {name: _all_spans(histogram, best.scheme.ranges[name]) for name, histogram in best.histograms.items()}
     found = measure_sensitivity(best.model, spans, best.scheme, selection, threads=threads, progress=progress)
     scheme = replace(best.scheme, ranges={**best.scheme.ranges, **found.ranges})
-    trials.take("a range method for each tensor", best.model, scheme, best.histograms, best.means)
+    trials.take(
+        "a range method for each tensor", best.model, scheme, best.histograms, best.means, clearly_db=_CLEARLY_DB
+    )
     return replace(trials.best(), sensitivity=found)
 
 
@@ -130,8 +133,18 @@ class Trials:
         scheme: Scheme,
         histograms: Mapping[str, Histogram],
         means: Means | None = None,
+        *,
+        clearly_db: float = 0.0,
     ) -> bool:
         """Try one form, with corrected biases where there are means; whether it is the best so far.
+
+        Args:
+            name: of the form.
+            model: float graph.
+            scheme: how to quantise it.
+            histograms: of its tensors.
+            means: by which biases are corrected.
+            clearly_db: by how much it must be better: a gain that small says nothing about other data.
 
         Raises:
             ModelError: the graph cannot be quantised.
@@ -142,7 +155,7 @@ class Trials:
             raise ModelError(f"INT8 conversion failed: {type(error).__name__}: {first_line(error)}") from error
         score = self._score_db(_outputs(graph, self._selection, self._threads))
         self._tried.append(Candidate(name=name, sqnr_db=score, kept=False))
-        if self._best is not None and score <= self._best.sqnr_db:
+        if self._best is not None and score <= self._best.sqnr_db + clearly_db:
             return False
         self._best = Quantized(model, scheme, graph, histograms, score, (), means or {})
         self.best_name = name
