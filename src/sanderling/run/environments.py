@@ -23,6 +23,7 @@ from pathlib import Path
 from sanderling.core.errors import OutputError, UnavailableError, first_line
 from sanderling.core.files import cache_folder, replacing
 from sanderling.core.progress import Event, Progress, Silent
+from sanderling.run.commands import run_command
 
 _MARK = "ready.json"
 _PIP_S = 3600
@@ -186,17 +187,7 @@ def _run(environment: Environment, command: Sequence[str], failed: str, timeout_
     variables = {key: value for key, value in os.environ.items() if key not in ours}
     told = f"environment '{environment.name}' could not be made: {failed}"
     try:
-        done = subprocess.run(
-            command,
-            cwd=environment.folder.parent,
-            env=variables,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=timeout_s,
-            check=False,
-        )
+        done = run_command(command, timeout_s=timeout_s, folder=environment.folder.parent, variables=variables)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise UnavailableError(f"{told}: {first_line(error)}") from error
     if done.returncode:

@@ -27,7 +27,7 @@ class ExportEvidence(_Record):
 
 
 class Candidate(_Record):
-    """One way to quantise that was tried; the highest SQNR of the outputs on calibration data was kept."""
+    """One way to quantise that was tried; the best by SQNR of the outputs on calibration data was kept."""
 
     name: str
     sqnr_db: float

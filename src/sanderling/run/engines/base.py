@@ -187,6 +187,31 @@ class Installation(Protocol):
         """
 
 
+def cpu_device(
+    engine: str,
+    precisions: tuple[Precision, ...],
+    *,
+    computes: tuple[Compute, ...] = (Compute.EXACT,),
+    optimizations: tuple[Optimization, ...] = (Optimization.ALL,),
+) -> DeviceInfo:
+    """The processor that this process runs on, as an engine uses it."""
+    import platform
+
+    import psutil
+
+    return DeviceInfo(
+        engine=engine,
+        device="cpu",
+        kind=DeviceKind.CPU,
+        fidelity=Fidelity.HARDWARE,
+        description=platform.processor() or platform.machine(),
+        memory_bytes=psutil.virtual_memory().total,
+        precisions=precisions,
+        computes=computes,
+        optimizations=optimizations,
+    )
+
+
 def choose_device(devices: tuple[DeviceInfo, ...], options: EngineOptions) -> DeviceInfo:
     """The device that the options name, or the first.
 

@@ -26,7 +26,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import psutil
 
 from sanderling.core.errors import EngineError, ModelError, first_line
 from sanderling.core.files import sha256_of
@@ -37,9 +36,9 @@ from sanderling.run.engines.base import (
     DeviceInfo,
     DeviceKind,
     EngineOptions,
-    Fidelity,
     Placement,
     choose_device,
+    cpu_device,
 )
 from sanderling.run.litert.convert import Converted, convert, sources_sha256
 from sanderling.run.litert.graph import ContradictionError
@@ -73,19 +72,7 @@ class LiteRt:
 
     def devices(self) -> tuple[DeviceInfo, ...]:
         """The processor that this process runs on."""
-        import platform
-
-        return (
-            DeviceInfo(
-                engine=self.name,
-                device="cpu",
-                kind=DeviceKind.CPU,
-                fidelity=Fidelity.HARDWARE,
-                description=platform.processor() or platform.machine(),
-                memory_bytes=psutil.virtual_memory().total,
-                precisions=(Precision.FP32, Precision.INT8),
-            ),
-        )
+        return (cpu_device(self.name, (Precision.FP32, Precision.INT8)),)
 
     def load(self, model: Path | bytes, options: EngineOptions) -> LiteRtExecutable:
         """Write the graph as TFLite, or take it from ``options.cache`` when it was written before.

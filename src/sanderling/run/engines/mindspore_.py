@@ -11,15 +11,12 @@ every set of input shapes, and ``lean`` keeps only the last. Integers of 64 bits
 from __future__ import annotations
 
 import hashlib
-import platform
 import re
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
-
-import psutil
 
 from sanderling.core.errors import EngineError, ModelError, SanderlingError, first_line
 from sanderling.core.precision import Precision
@@ -29,13 +26,12 @@ from sanderling.run.engines import known_engine
 from sanderling.run.engines.base import (
     Availability,
     DeviceInfo,
-    DeviceKind,
     EngineOptions,
     Executable,
-    Fidelity,
     Optimization,
     Placement,
     choose_device,
+    cpu_device,
 )
 from sanderling.run.isolated import IsolatedExecutable, Worker
 from sanderling.run.mindspore_lite import library
@@ -67,15 +63,7 @@ class MindSpore:
 
     def devices(self) -> tuple[DeviceInfo, ...]:
         """The processor."""
-        cpu = DeviceInfo(
-            engine=self.name,
-            device="cpu",
-            kind=DeviceKind.CPU,
-            fidelity=Fidelity.HARDWARE,
-            description=platform.processor() or platform.machine(),
-            memory_bytes=psutil.virtual_memory().total,
-            precisions=(Precision.FP32,),
-        )
+        cpu = cpu_device(self.name, (Precision.FP32,))
         return (cpu,)
 
     def load(self, model: Path | bytes, options: EngineOptions) -> MindSporeExecutable:

@@ -27,13 +27,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import psutil
 
 from sanderling.core.errors import EngineError, ModelError, OutputError, first_line
 from sanderling.core.files import replacing, sha256_of
 from sanderling.core.precision import Precision
 from sanderling.core.tensor import Array, Feeds, TensorSpec
 from sanderling.model.rows import check_rows, has_rows, inferred_shapes, reads_first_axis, with_rows
+from sanderling.run.commands import run_command
 from sanderling.run.engines.base import (
     Availability,
     Compute,
@@ -44,6 +44,7 @@ from sanderling.run.engines.base import (
     Optimization,
     Placement,
     choose_device,
+    cpu_device,
 )
 
 if TYPE_CHECKING:
@@ -197,18 +198,7 @@ def _date(version: str) -> int:
 
 
 def _cpu(engine: str) -> DeviceInfo:
-    import platform
-
-    return DeviceInfo(
-        engine=engine,
-        device=_CPU,
-        kind=DeviceKind.CPU,
-        fidelity=Fidelity.HARDWARE,
-        description=platform.processor() or platform.machine(),
-        memory_bytes=psutil.virtual_memory().total,
-        precisions=(Precision.FP32,),
-        computes=(Compute.EXACT, Compute.BF16, Compute.FP16),
-    )
+    return cpu_device(engine, (Precision.FP32,), computes=(Compute.EXACT, Compute.BF16, Compute.FP16))
 
 
 def _gpus(engine: str) -> Iterator[DeviceInfo]:
@@ -288,18 +278,12 @@ def _convert(graph: _Graph, folder: Path) -> _Net:
     proto = with_rows(graph.proto, 1)
     try:
         (folder / "model.onnx").write_bytes(proto.SerializeToString())
-        done = subprocess.run(
-            [str(_pnnx()), "model.onnx", "fp16=0"],
-            cwd=folder,
-            env={**os.environ, "ORT_DISABLE_TELEMETRY": "1"},  # it has an ONNX Runtime inside
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=_CONVERT_S,
-            check=False,
-        )
+        variables = {**os.environ, "ORT_DISABLE_TELEMETRY": "1"}  # it has an ONNX Runtime inside
+        command = [str(_pnnx()), "model.onnx", "fp16=0"]
+        done = run_command(command, timeout_s=_CONVERT_S, folder=folder, variables=variables)
     except (OSError, ValueError, subprocess.TimeoutExpired) as error:
         raise EngineError(f"ncnn: pnnx could not convert {graph.called}: {first_line(error)}") from error
-    complaints = [line for line in done.stderr.decode(errors="replace").splitlines() if _COMPLAINTS.search(line)]
+    complaints = [line for line in done.stderr.splitlines() if _COMPLAINTS.search(line)]
     if complaints:
         told = "; ".join(line.strip() for line in complaints)
         raise ModelError(f"ncnn does not take {graph.called}: {first_line(EngineError(told))}")

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import platform
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import psutil
 
 from sanderling.core.errors import EngineError, ModelError, first_line
 from sanderling.core.precision import Precision
@@ -18,10 +16,10 @@ from sanderling.run.engines.base import (
     DeviceInfo,
     DeviceKind,
     EngineOptions,
-    Fidelity,
     Optimization,
     Placement,
     choose_device,
+    cpu_device,
 )
 
 _DTYPES = {
@@ -65,18 +63,7 @@ class OnnxRuntime:
 
     def devices(self) -> tuple[DeviceInfo, ...]:
         """The processor that this process runs on."""
-        return (
-            DeviceInfo(
-                engine=self.name,
-                device="cpu",
-                kind=DeviceKind.CPU,
-                fidelity=Fidelity.HARDWARE,
-                description=platform.processor() or platform.machine(),
-                memory_bytes=psutil.virtual_memory().total,
-                precisions=tuple(Precision),
-                optimizations=tuple(Optimization),
-            ),
-        )
+        return (cpu_device(self.name, tuple(Precision), optimizations=tuple(Optimization)),)
 
     def load(self, model: Path | bytes, options: EngineOptions) -> OnnxRuntimeExecutable:
         """Create an inference session.

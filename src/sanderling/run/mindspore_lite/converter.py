@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from sanderling.core.errors import EngineError, ModelError, SanderlingError, first_line
 from sanderling.core.files import replacing
+from sanderling.run.commands import run_command
 from sanderling.run.mindspore_lite import library
 from sanderling.run.mindspore_lite.log import first_error
 from sanderling.run.mindspore_lite.native import Bridge
@@ -68,14 +69,8 @@ def _run(arguments: list[str]) -> str:
         EngineError: it could not be run, crashed or took too long.
     """
     try:
-        done = subprocess.run(
-            [sys.executable, "-m", "sanderling.run.mindspore_lite.converter", *arguments],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=_CONVERT_S,
-            check=False,
+        done = run_command(
+            [sys.executable, "-m", "sanderling.run.mindspore_lite.converter", *arguments], timeout_s=_CONVERT_S
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise EngineError(f"mindspore's converter could not be run: {first_line(error)}") from error

@@ -21,6 +21,7 @@ from pathlib import Path
 from sanderling.core.errors import EngineError, OutputError, UnavailableError, first_line
 from sanderling.core.files import cache_folder, replacing, sha256_of
 from sanderling.core.progress import Progress
+from sanderling.run.commands import run_command
 
 VERSION = "2.0.0"
 _PROJECT = "mindspore-lite"
@@ -181,15 +182,7 @@ def _fetch(folder: Path) -> Path:
         raise UnavailableError(f"cannot fetch {_PROJECT} {VERSION}: this Python has no pip; run 'python -m ensurepip'")
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-input", "--no-deps", *_WHEEL_TAGS]
     try:
-        done = subprocess.run(
-            [*command, "--dest", str(folder), f"{_PROJECT}=={VERSION}"],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=_DOWNLOAD_S,
-            check=False,
-        )
+        done = run_command([*command, "--dest", str(folder), f"{_PROJECT}=={VERSION}"], timeout_s=_DOWNLOAD_S)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise UnavailableError(f"cannot fetch {_PROJECT} {VERSION}: {first_line(error)}") from error
     found = list(folder.glob("*.whl"))
@@ -225,15 +218,7 @@ def _compile(target: Path) -> None:
         f"-Wl,-rpath,$ORIGIN/{libraries.name}/lib",
     ]
     try:
-        done = subprocess.run(
-            command,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=_COMPILE_S,
-            check=False,
-        )
+        done = run_command(command, timeout_s=_COMPILE_S)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise EngineError(f"mindspore: {_COMPILER} could not compile its bridge: {first_line(error)}") from error
     if done.returncode:

@@ -10,7 +10,13 @@ import onnx
 
 from sanderling.core.tensor import Array
 from sanderling.model.graph import initializer_array
-from sanderling.workshop.quantize.weights import QuantizedWeight, output_axis, round_to_nearest
+from sanderling.workshop.quantize.weights import (
+    QuantizedWeight,
+    group_count,
+    is_transposed,
+    output_axis,
+    round_to_nearest,
+)
 
 Means = Mapping[str, npt.NDArray[np.float64]]
 
@@ -74,12 +80,12 @@ def _shift(
     if node.op_type == "Gemm":
         if attributes.get("transA") and attributes["transA"].i:
             return None
-        transposed = bool(attributes.get("transB") and attributes["transB"].i)
+        transposed = is_transposed(node)
         alpha = attributes["alpha"].f if "alpha" in attributes else 1.0
         product: npt.NDArray[np.float64] = alpha * (error @ mean if transposed else mean @ error)
         return product
-    groups = attributes["group"].i if "group" in attributes else 1
     summed = error.reshape(*error.shape[:2], -1).sum(axis=2)
+    groups = group_count(node)
     grouped = summed.reshape(groups, -1, summed.shape[1])  # (groups, C_out / groups, C_in / groups)
     shift: npt.NDArray[np.float64] = np.einsum("goi,gi->go", grouped, mean.reshape(groups, -1)).reshape(-1)
     return shift

@@ -18,6 +18,7 @@ import onnx
 
 from sanderling.core.tensor import Array
 from sanderling.model.graph import initializer_array, subgraph_names
+from sanderling.workshop.quantize.weights import group_count, is_transposed
 
 Extremes = Mapping[str, tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]]
 _STRENGTH = 0.5  # of a full equalisation, which would move all unevenness into the weights
@@ -114,8 +115,8 @@ def _has_one_shape(graph: onnx.GraphProto, group: ScaleGroup, constants: Mapping
     for node in graph.node:
         if node.name in (*group.makers, *group.readers):
             dims = constants[node.input[1]].dims
-            made = dims[0 if node.op_type == "Conv" or _transposed(node) else 1]
-            read = dims[1] * _groups(node) if node.op_type == "Conv" else math.prod(dims) // made
+            made = dims[0 if node.op_type == "Conv" or is_transposed(node) else 1]
+            read = dims[1] * group_count(node) if node.op_type == "Conv" else math.prod(dims) // made
             kinds |= {(len(dims), made)} if node.name in group.makers else set()
             kinds |= {(len(dims), read)} if node.name in group.readers else set()
     return len(kinds) == 1
@@ -154,7 +155,7 @@ def _divide_outputs(
     node: onnx.NodeProto, tensors: Mapping[str, onnx.TensorProto], factors: npt.NDArray[np.float64]
 ) -> None:
     weight = initializer_array(tensors[node.input[1]])
-    along_rows = node.op_type == "Conv" or _transposed(node)
+    along_rows = node.op_type == "Conv" or is_transposed(node)
     shape = [-1, *[1] * (weight.ndim - 1)] if along_rows else [1, -1]
     _set(tensors[node.input[1]], weight / factors.reshape(shape))
     if len(node.input) > 2 and node.input[2]:
@@ -166,19 +167,11 @@ def _multiply_inputs(
 ) -> None:
     weight = initializer_array(tensors[node.input[1]])
     if node.op_type == "Gemm":
-        _set(tensors[node.input[1]], weight * (factors if _transposed(node) else factors[:, None]))
+        _set(tensors[node.input[1]], weight * (factors if is_transposed(node) else factors[:, None]))
         return
-    parts = weight.reshape(_groups(node), -1, *weight.shape[1:])  # (groups, C_out / groups, C_in / groups, k...)
+    parts = weight.reshape(group_count(node), -1, *weight.shape[1:])  # (groups, C_out / groups, C_in / groups, k...)
     scaled = parts * factors.reshape(len(parts), 1, -1, *[1] * (weight.ndim - 2))
     _set(tensors[node.input[1]], scaled.reshape(weight.shape))
-
-
-def _groups(node: onnx.NodeProto) -> int:
-    return int(next((attribute.i for attribute in node.attribute if attribute.name == "group"), 1))
-
-
-def _transposed(node: onnx.NodeProto) -> bool:
-    return any(attribute.name == "transB" and attribute.i for attribute in node.attribute)
 
 
 def _set(tensor: onnx.TensorProto, value: Array) -> None:

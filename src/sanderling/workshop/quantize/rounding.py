@@ -18,7 +18,14 @@ from sanderling.core.tensor import Array
 from sanderling.measure.samples import Samples
 from sanderling.model.graph import initializer_array
 from sanderling.workshop.quantize.histogram import observed, open_tensors
-from sanderling.workshop.quantize.weights import LARGEST, Float, QuantizedWeight, channel_scale, output_axis
+from sanderling.workshop.quantize.weights import (
+    LARGEST,
+    Float,
+    QuantizedWeight,
+    channel_scale,
+    group_count,
+    output_axis,
+)
 
 Moments = npt.NDArray[np.float64]
 _POSITIONS = 48  # of each sample and layer: neighbours in a picture say nearly the same
@@ -126,7 +133,7 @@ def _passes(layers: Sequence[onnx.NodeProto], weights: Mapping[str, Array]) -> I
     batch: list[onnx.NodeProto] = []
     used = 0
     for node in layers:
-        groups, width = _groups(node), _width(node, weights[node.input[1]])
+        groups, width = group_count(node), _width(node, weights[node.input[1]])
         needed = 8 * groups * width * width
         if batch and used + needed > _PASS_BYTES:
             yield batch
@@ -185,7 +192,7 @@ def _columns(node: onnx.NodeProto, x: Array, weight: Array, generator: np.random
         chosen = generator.permutation(len(rows))[:_POSITIONS]
         return rows[chosen][None]
     taken = _patches(node, x[generator.integers(len(x))], weight.shape[2:], generator)  # (C, positions, kh * kw)
-    groups = _groups(node)
+    groups = group_count(node)
     channels, positions, taps = taken.shape
     shaped = taken.reshape(groups, channels // groups, positions, taps).transpose(0, 2, 1, 3)
     return np.ascontiguousarray(shaped.reshape(groups, positions, -1))
@@ -215,15 +222,11 @@ def _rounded(node: onnx.NodeProto, weight: Float, moments: Moments) -> Quantized
     axis = output_axis(node, weight)
     scale = channel_scale(weight, axis=axis)
     matrix = np.moveaxis(weight, axis, 0)
-    groups = _groups(node)
+    groups = group_count(node)
     rows = matrix.reshape(groups, matrix.shape[0] // groups, -1).astype(np.float64)
     steps = round_rows(rows, moments, scale.reshape(groups, -1).astype(np.float64))
     values = np.moveaxis(steps.reshape(matrix.shape), 0, axis)
     return QuantizedWeight(np.ascontiguousarray(values), scale, axis)
-
-
-def _groups(node: onnx.NodeProto) -> int:
-    return int(next((attribute.i for attribute in node.attribute if attribute.name == "group"), 1))
 
 
 def _width(node: onnx.NodeProto, weight: Array) -> int:

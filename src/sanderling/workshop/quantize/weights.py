@@ -70,10 +70,20 @@ def output_axis(node: onnx.NodeProto, weight: npt.NDArray[np.generic]) -> int:
     Source: ONNX operators Conv, ConvTranspose, Gemm, MatMul.
     """
     if node.op_type == "Gemm":
-        return 0 if any(attribute.name == "transB" and attribute.i for attribute in node.attribute) else 1
+        return 0 if is_transposed(node) else 1
     if node.op_type == "ConvTranspose":
         return 1
     return 0 if node.op_type == "Conv" else weight.ndim - 1
+
+
+def group_count(node: onnx.NodeProto) -> int:
+    """Groups of a convolution; 1 for other operators."""
+    return int(next((attribute.i for attribute in node.attribute if attribute.name == "group"), 1))
+
+
+def is_transposed(node: onnx.NodeProto) -> bool:
+    """Whether a Gemm's weight is stored as (outputs, inputs)."""
+    return any(attribute.name == "transB" and attribute.i for attribute in node.attribute)
 
 
 def along(values: Float, axis: int, rank: int) -> Float:
