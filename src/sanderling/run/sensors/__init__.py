@@ -3,6 +3,8 @@
 from sanderling.run.sensors.cards import Card, Cards
 from sanderling.run.sensors.memory import Memory, read_memory
 from sanderling.run.sensors.power import Energy, EnergyMeter
+from sanderling.run.sensors.reading import Reading, Sensors, SystemSensors, device_temperature
+from sanderling.run.sensors.scripted import ScriptedSensors, Step
 from sanderling.run.sensors.temperatures import Temperature, read_temperatures
 
 __all__ = [
@@ -11,7 +13,13 @@ __all__ = [
     "Energy",
     "EnergyMeter",
     "Memory",
+    "Reading",
+    "ScriptedSensors",
+    "Sensors",
+    "Step",
+    "SystemSensors",
     "Temperature",
+    "device_temperature",
     "read_memory",
     "read_temperatures",
 ]
