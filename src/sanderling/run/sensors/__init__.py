@@ -4,6 +4,7 @@ from sanderling.run.sensors.cards import Card, Cards
 from sanderling.run.sensors.memory import Memory, read_memory
 from sanderling.run.sensors.power import Energy, EnergyMeter
 from sanderling.run.sensors.reading import Reading, Sensors, SystemSensors, device_temperature
+from sanderling.run.sensors.sampler import Sampler
 from sanderling.run.sensors.scripted import ScriptedSensors, Step
 from sanderling.run.sensors.temperatures import Temperature, read_temperatures
 
@@ -14,6 +15,7 @@ __all__ = [
     "EnergyMeter",
     "Memory",
     "Reading",
+    "Sampler",
     "ScriptedSensors",
     "Sensors",
     "Step",
