@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -92,6 +93,15 @@ def random_feeds(specs: Sequence[TensorSpec], *, batch: int = 1, seed: int = 0) 
     return feeds
 
 
+@cache
+def _dtype(name: str) -> np.dtype[Any]:
+    """NumPy's dtype of that name; one that no array has for a name that NumPy does not know."""
+    try:
+        return np.dtype(name)
+    except TypeError:
+        return np.dtype(np.void)
+
+
 def _check_tensor(array: Array, spec: TensorSpec, sizes: dict[str, tuple[int, str]]) -> None:
     if not isinstance(array, np.ndarray):
         raise TensorError(f"input '{spec.name}' is a {type(array).__name__}: expected a NumPy array, {spec}")
@@ -99,7 +109,7 @@ def _check_tensor(array: Array, spec: TensorSpec, sizes: dict[str, tuple[int, st
         raise TensorError(
             f"input '{spec.name}' has foreign byte order {array.dtype.str}: convert it with .astype('{spec.dtype}')"
         )
-    if array.dtype.name != spec.dtype and not (spec.dtype == "str" and array.dtype.kind in "UO"):
+    if array.dtype != _dtype(spec.dtype) and not (spec.dtype == "str" and array.dtype.kind in "UO"):
         raise TensorError(
             f"input '{spec.name}' has dtype {array.dtype.name}: expected {spec.dtype}; "
             f"convert it with .astype('{spec.dtype}')"

@@ -181,6 +181,14 @@ class Dispatcher:
         self._models[name] = model
         self._refresh(model)
 
+    def add_lane(self, model_name: str, rule: LaneRule, latency: LatencyModel, *, cost: int = 1) -> None:
+        """Add a way of running as the last in a model's ranking."""
+        self._devices.setdefault(rule.device, _Device(rule.device, 1))
+        model = self._models[model_name]
+        model.lanes, model.costs = (*model.lanes, rule), (*model.costs, cost)
+        model.latencies.append(latency)
+        model.state = model.state._replace(lanes=(*model.state.lanes, placement.LaneState()))
+
     def remove_model(self, name: str) -> list[Request]:
         """Forget a model; returns the requests that still waited."""
         model = self._models.pop(name)
@@ -369,7 +377,7 @@ class Dispatcher:
         for lane, rule in enumerate(model.lanes):
             if rule.device != device.name or not self._fits(device, model.costs[lane]):
                 continue
-            if placement.blocked(model.state.lanes[lane], now_ms):
+            if not model.latencies[lane].sizes or placement.blocked(model.state.lanes[lane], now_ms):
                 continue
             rows = call_rows(model.batching, head.rows)
             other_finish_ms = now_ms + predict_ms(model.latencies[lane], rows)
@@ -476,5 +484,5 @@ class Dispatcher:
         model.shortest_ms = predict_ms(model.latencies[active], one)
         if self.rules.spill != "never":
             for latency, known in zip(model.latencies, model.state.lanes, strict=True):
-                if not (known.hot or known.missing):
+                if latency.sizes and not (known.hot or known.missing):
                     model.shortest_ms = min(model.shortest_ms, predict_ms(latency, one))

@@ -146,9 +146,9 @@ def rank_lanes(
     first = choose_place(package, variant=variant, threads=threads, lean=lean)
     events = [first.event] if first.event else []
     if not policy.device_priorities and not policy.precision_ladder:
-        return [_placed(first)], events
+        return [plan_lane(first)], events
     lanes: list[LanePlan] = []
-    for device in policy.device_priorities or (_placed(first).device,):
+    for device in policy.device_priorities or (plan_lane(first).device,):
         found = list(_on_device(package, policy, device, first, threads=threads, lean=lean, emulated=emulated))
         if not found:
             reason = f"the policy names it, and no engine here has it for a variant of {package.manifest.name}"
@@ -212,7 +212,7 @@ def _safe_lanes(
         return
     for lane in reversed(lanes):
         if lane.kind is DeviceKind.CPU and lane.provider is None:
-            yield _placed(Place(safe.engines[0], safe, default_options(safe, threads=threads, lean=lean)))
+            yield plan_lane(Place(safe.engines[0], safe, default_options(safe, threads=threads, lean=lean)))
             return
 
 
@@ -236,8 +236,8 @@ def _entry_matches(entry: PlanEntry, device: str, infos: list[DeviceInfo]) -> bo
     )
 
 
-def _placed(place: Place) -> LanePlan:
-    """A place whose engine is only asked for its devices when it is not obvious that it is the processor."""
+def plan_lane(place: Place) -> LanePlan:
+    """The lane of a place; only where it may not be the processor, the engine is asked for its devices."""
     device = place.options.device
     if device in ("", "cpu"):
         return LanePlan(place, "cpu", DeviceKind.CPU)

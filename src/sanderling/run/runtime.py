@@ -30,12 +30,13 @@ from sanderling.run.dispatcher import Dispatch, Dispatcher, Request
 from sanderling.run.policy import NEVER
 from sanderling.run.policy.batching import BatchRules
 from sanderling.run.policy.latency import LatencyModel
-from sanderling.run.policy.placement import LaneRule, PlacementState, RecoveryRule
+from sanderling.run.policy.placement import LaneRule, RecoveryRule
 from sanderling.run.policy.scheduling import SchedulingRules
 from sanderling.run.results import Outputs
 from sanderling.run.streams import Link, Streams
 
 _KEPT_EVENTS = 1000
+_KEPT_LATENCIES = 1000
 _WATCH_S = 0.05
 DRAIN_S = 10.0
 
@@ -61,21 +62,23 @@ class Served(Protocol):
 
 @dataclass(frozen=True)
 class TimedEvent:
-    """An event, and seconds since the epoch."""
+    """An event of a model, and seconds since the epoch."""
 
     at_s: float
+    model: str
     event: Event
 
 
 class Ticket:
-    """A request's place: its arrays, its future, and its place in a stream."""
+    """A request's place: its arrays, its future where somebody waits for it, and its place in a stream."""
 
-    __slots__ = ("feeds", "future", "link", "request", "started")
+    __slots__ = ("feeds", "future", "link", "outcome", "request", "started")
 
     def __init__(self, feeds: Feeds, request: Request) -> None:
         self.feeds = feeds
         self.request = request
-        self.future: Future[Outputs] = Future()
+        self.future: Future[Outputs] | None = None
+        self.outcome: Outputs | BaseException | None = None
         self.link: Link | None = None
         self.started = False
         request.payload = self
@@ -103,6 +106,7 @@ class Runtime:
     Attributes:
         counts: requests by what became of them, and batches.
         events: the last ones.
+        latencies_ms: of the last requests that were completed, from arrival to result.
     """
 
     def __init__(
@@ -115,6 +119,7 @@ class Runtime:
     ) -> None:
         self.counts: Counter[str] = Counter()
         self.events: deque[TimedEvent] = deque(maxlen=_KEPT_EVENTS)
+        self.latencies_ms: deque[float] = deque(maxlen=_KEPT_LATENCIES)
         self._dispatcher = Dispatcher(rules)
         self._wait_when_full = wait_when_full
         self._hang_timeout_ms = hang_timeout_ms
@@ -172,11 +177,12 @@ class Runtime:
                 self._room.wait(min(left, 0.05))
             del self._served[name]
             left_over = self._dispatcher.remove_model(name)
+            self.counts["failed"] += len(left_over)
             for run in [run for run in self._running.values() if run.dispatch.model == name]:
                 del self._running[id(run.dispatch)]
                 left_over += run.dispatch.requests
         for request in left_over:
-            self._finish(_ticket(request), error=EngineError(reason))
+            self._finish(_ticket(request), EngineError(reason))
 
     def run(self, name: str, feeds: Feeds, *, rows: int, deadline_ms: float = NEVER, priority: int = 0) -> Outputs:
         """Run one request and wait for it.
@@ -198,7 +204,6 @@ class Runtime:
         with self._lock:
             dispatch = self._accept(ticket, now_ms, inline=True)
         if dispatch is not None:
-            ticket.started = True
             self._execute(dispatch)
         return self._wait(ticket)
 
@@ -231,8 +236,10 @@ class Runtime:
         with self._lock:
             self._accept(ticket, now_ms, inline=False)
             ticket.link = self._streams.join((threading.get_ident() if stream is None else stream, priority))
-        ticket.future.add_done_callback(lambda future: self._cancelled(ticket) if future.cancelled() else None)
-        return ticket.future
+        future = ticket.future
+        assert future is not None
+        future.add_done_callback(lambda future: self._cancelled(ticket) if future.cancelled() else None)
+        return future
 
     def switch(self, name: str, lane: int, reason: str) -> None:
         """Use a lane from the next batch on; -1 lets the policy choose again. Batches that run are not disturbed."""
@@ -256,10 +263,15 @@ class Runtime:
             self._work.notify_all()
         self._tell_switches()
 
-    def placement(self, name: str) -> PlacementState:
-        """Where a model runs now."""
+    def add_lane(self, name: str, rule: LaneRule, latency: LatencyModel, *, cost: int) -> None:
+        """Add a way of running as the last resort of a model."""
         with self._lock:
-            return self._dispatcher.placement(name)
+            self._dispatcher.add_lane(name, rule, latency, cost=cost)
+
+    def active(self, name: str) -> int:
+        """Index of the lane that a model uses now; the first one after the model was removed."""
+        with self._lock:
+            return self._dispatcher.placement(name).active if name in self._served else 0
 
     def queued(self, name: str) -> int:
         """Requests of a model that wait."""
@@ -277,9 +289,9 @@ class Runtime:
         with self._lock:
             return self._dispatcher.utilization(device)
 
-    def tell(self, event: Event) -> None:
+    def tell(self, event: Event, *, model: str = "") -> None:
         """Keep an event and pass it on."""
-        timed = TimedEvent(time.time(), event)
+        timed = TimedEvent(time.time(), model, event)
         self.events.append(timed)
         if self._on_event is not None:
             self._on_event(timed)
@@ -320,8 +332,10 @@ class Runtime:
         if inline and self._dispatcher.waiting == 1:
             dispatch = self._dispatcher.next(now_ms)
             if dispatch is not None:
+                ticket.started = True
                 self._started(dispatch, is_runner=False)
                 return dispatch
+        ticket.future = Future()
         self._wake()
         return None
 
@@ -419,7 +433,7 @@ class Runtime:
             now_ms = self._now_ms()
             if failure is None:
                 self._dispatcher.complete(dispatch, now_ms, learn=warm and bool(live))
-                self.counts["batches"] += 1
+                self._count(live, results, now_ms)
             else:
                 lost = self._failed(dispatch, failure)
             if self._dispatcher.waiting:
@@ -428,26 +442,33 @@ class Runtime:
         if failure is not None:
             self._tell_failed(dispatch, lost, failure)
         for ticket, result in zip(live, results, strict=failure is None):
-            if isinstance(result, Outputs):
-                self.counts["completed late"] += now_ms > ticket.request.deadline_ms
-                self._finish(ticket, outputs=result)
-            else:
-                self._finish(ticket, error=result)
+            self._finish(ticket, result)
         self._tell_switches()
+
+    def _count(self, live: list[Ticket], results: list[Outputs | SanderlingError], now_ms: float) -> None:
+        self.counts["batches"] += 1
+        for ticket, result in zip(live, results, strict=True):
+            self.counts["completed" if isinstance(result, Outputs) else "failed"] += 1
+            self.counts["completed late"] += now_ms > ticket.request.deadline_ms
+            self.latencies_ms.append(now_ms - ticket.request.arrival_ms)
 
     def _failed(self, dispatch: Dispatch, failure: Exception) -> list[Request]:
         """Requests that no lane could run; the others wait again. Under the lock."""
         self.counts["failed batches"] += 1
+        for ticket in map(_ticket, dispatch.requests):
+            ticket.future = ticket.future or _running_future()
         lost = self._dispatcher.fail(dispatch, first_line(failure), self._now_ms())
+        self.counts["failed"] += len(lost)
         self._wake()
         return lost
 
     def _tell_failed(self, dispatch: Dispatch, lost: list[Request], failure: Exception) -> None:
         served = self._served.get(dispatch.model)
         lane = served.lane_name(dispatch.lane) if served is not None else ""
-        self.tell(Event(kind="batch-failed", subject=f"{dispatch.model} on {lane}", reason=first_line(failure)))
+        event = Event(kind="batch-failed", subject=f"{dispatch.model} on {lane}", reason=first_line(failure))
+        self.tell(event, model=dispatch.model)
         for request in lost:
-            self._finish(_ticket(request), error=self._failure(request, failure))
+            self._finish(_ticket(request), self._failure(request, failure))
         self._tell_switches()
 
     def _failure(self, request: Request, last: Exception) -> Exception:
@@ -460,55 +481,54 @@ class Runtime:
 
     def _wait(self, ticket: Ticket) -> Outputs:
         """Wait for a request; one that still waits at its deadline is taken back."""
-        deadline_ms = ticket.request.deadline_ms
+        if isinstance(ticket.outcome, Outputs):
+            return ticket.outcome
+        if ticket.outcome is not None:
+            raise ticket.outcome
+        deadline_ms, future = ticket.request.deadline_ms, ticket.future
+        assert future is not None
         try:
-            if deadline_ms == NEVER or ticket.future.done():
-                return ticket.future.result()
+            if deadline_ms == NEVER or future.done():
+                return future.result()
             try:
-                return ticket.future.result(max(deadline_ms - self._now_ms(), 0.0) / 1e3)
+                return future.result(max(deadline_ms - self._now_ms(), 0.0) / 1e3)
             except FutureTimeout:
-                if not self._take_back(ticket):
-                    return ticket.future.result()
+                if not self._take_back(ticket, "late"):
+                    return future.result()
         except KeyboardInterrupt:
-            self._take_back(ticket)
+            self._take_back(ticket, "cancelled")
             raise
-        self.counts["late"] += 1
         raise _late(ticket.request, self._now_ms())
 
-    def _take_back(self, ticket: Ticket) -> bool:
+    def _take_back(self, ticket: Ticket, kind: str) -> bool:
         with self._lock:
-            return self._dispatcher.cancel(ticket.request)
+            taken = self._dispatcher.cancel(ticket.request)
+            self.counts[kind] += taken
+            return taken
 
     def _cancelled(self, ticket: Ticket) -> None:
         """A caller cancelled its future while it waited."""
-        self._take_back(ticket)
-        self.counts["cancelled"] += 1
+        if not self._take_back(ticket, "cancelled"):
+            with self._lock:  # a runner had it already, and leaves it out
+                self.counts["cancelled"] += 1
         if ticket.link is not None:
             self._streams.settle(ticket.link, _nothing)
 
-    def _finish(self, ticket: Ticket, *, outputs: Outputs | None = None, error: BaseException | None = None) -> None:
+    def _finish(self, ticket: Ticket, outcome: Outputs | BaseException) -> None:
         """Give a request its result, after those before it in its stream."""
-        self.counts["completed" if error is None else "failed"] += 1
-        deliver = partial(_deliver, ticket.future, outputs, error)
-        if ticket.link is None:
-            deliver()
+        if ticket.future is None:
+            ticket.outcome = outcome
+        elif ticket.link is None:
+            _deliver(ticket.future, outcome)
         else:
-            self._streams.settle(ticket.link, deliver)
+            self._streams.settle(ticket.link, partial(_deliver, ticket.future, outcome))
 
     def _tell_dropped(self) -> None:
         with self._lock:
             dropped, self._dispatcher.dropped = self._dispatcher.dropped, []
+            self.counts["late"] += len(dropped)
         for request in dropped:
-            self.counts["late"] += 1
-            self._settle_late(request)
-
-    def _settle_late(self, request: Request) -> None:
-        ticket = _ticket(request)
-        deliver = partial(_deliver, ticket.future, None, _late(request, self._now_ms()))
-        if ticket.link is None:
-            deliver()
-        else:
-            self._streams.settle(ticket.link, deliver)
+            self._finish(_ticket(request), _late(request, self._now_ms()))
 
     def _tell_switches(self) -> None:
         if not self._dispatcher.switches:
@@ -520,7 +540,7 @@ class Runtime:
             if served is not None:
                 self.counts["switches"] += 1
                 subject = f"{model}: {served.lane_name(source)} → {served.lane_name(target)}"
-                self.tell(Event(kind="switched", subject=subject, reason=reason))
+                self.tell(Event(kind="switched", subject=subject, reason=reason), model=model)
 
     @staticmethod
     def _now_ms() -> float:
@@ -534,17 +554,23 @@ def _ticket(request: Request) -> Ticket:
 
 def _starts(ticket: Ticket) -> bool:
     """Whether the caller still wants the result; it can no longer be cancelled then."""
+    assert ticket.future is not None
     ticket.started = ticket.future.set_running_or_notify_cancel()
     return ticket.started
 
 
-def _deliver(future: Future[Outputs], outputs: Outputs | None, error: BaseException | None) -> None:
+def _running_future() -> Future[Outputs]:
+    future: Future[Outputs] = Future()
+    future.set_running_or_notify_cancel()
+    return future
+
+
+def _deliver(future: Future[Outputs], outcome: Outputs | BaseException) -> None:
     try:
-        if error is not None:
-            future.set_exception(error)
+        if isinstance(outcome, Outputs):
+            future.set_result(outcome)
         else:
-            assert outputs is not None
-            future.set_result(outputs)
+            future.set_exception(outcome)
     except InvalidStateError:  # its caller cancelled it at this moment
         return
 

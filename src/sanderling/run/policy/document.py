@@ -199,6 +199,7 @@ class Policy(_Section):
         max_model_cache: models that a pool keeps loaded.
         max_model_bytes: that they may hold together; no limit by default.
         tensor_pool_size: buffers of each kind that are kept for batches.
+        sensor_interval: milliseconds from one reading of the sensors to the next.
         isolation: ``thread`` runs engines in this process, ``process`` in one of their own.
     """
 
@@ -214,6 +215,7 @@ class Policy(_Section):
     max_model_bytes: int | None = Field(None, ge=1)
     tensor_pool_size: int = Field(5, ge=0)
     emergency_release: EmergencyRelease = EmergencyRelease()
+    sensor_interval: float = Field(1_000, gt=0)
     isolation: Literal["thread", "process"] = "thread"
 
     @model_validator(mode="before")
