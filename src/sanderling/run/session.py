@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 
 from sanderling.core.errors import NotMetError, TensorError
-from sanderling.core.tensor import Array, Feeds, TensorSpec, check_feeds
+from sanderling.core.tensor import Array, Feeds, TensorSpec, check_feeds, check_outputs
 from sanderling.model.manifest import Manifest
 from sanderling.model.package import Package
 from sanderling.run.engines import engine
@@ -67,22 +67,30 @@ class Session:
         """What ``run`` returns."""
         return self.manifest.outputs
 
-    def run(self, feeds: Feeds | Array) -> dict[str, Array]:
+    @property
+    def copied_bytes(self) -> int:
+        """Bytes copied so far between arrays that were given and the engine; see ``Executable.copied_bytes``."""
+        return self._executable.copied_bytes
+
+    def run(self, feeds: Feeds | Array, outputs: Feeds | None = None) -> dict[str, Array]:
         """Run once.
 
         Args:
             feeds: an array for every input by name; a single array when there is one input.
+            outputs: an array for every output by name, which the results are written to; new ones by default.
 
         Returns:
-            An array for every output by name.
+            An array for every output by name; those of ``outputs`` where they are given.
 
         Raises:
-            TensorError: a name, dtype or shape is wrong.
-            EngineError: execution failed, or the session is closed.
+            TensorError: a name, dtype or shape is wrong, or an output cannot be written to.
+            EngineError: execution failed, an output has another shape than its array, or the session is closed.
         """
         named = feeds if isinstance(feeds, Mapping) else self._only_input(feeds)
         check_feeds(named, self.inputs)
-        return self._executable.run(named)
+        if outputs is not None:
+            check_outputs(outputs, self.outputs, named)
+        return self._executable.run(named, outputs)
 
     def _only_input(self, array: Array) -> Feeds:
         if len(self.inputs) != 1:
