@@ -941,7 +941,7 @@ def test_array_of_another_shape_than_the_result_is_an_engine_error(tested, class
     around = np.full(99, 77, np.float32)
     scores = around[33 : 33 + 4 * given].reshape(given, 4)
     for _ in range(2):
-        with pytest.raises(EngineError, match=rf"{tested.name}.*'scores'.*\b{given}, ?4\b"):
+        with pytest.raises(EngineError, match=rf"{tested.name}.*'scores'.*\b{given}\b"):
             executable.run(images(3), {"scores": scores})
     assert (np.delete(around, np.s_[33 : 33 + 4 * given]) == 77).all()
     assert_right(tested, classifier, images(3), executable.run(images(3)))

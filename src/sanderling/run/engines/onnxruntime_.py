@@ -42,6 +42,9 @@ _DTYPES = {
 }
 _FATAL_ONLY = 4  # errors come back as exceptions, and are not printed as well
 _MISFIT = re.compile(r"output '(.*)' of node .* has shape \{(.*?)\} but the computed .* is \{(.*?)\}")
+_MISFIT_FIXED = re.compile(
+    r"invalid dimensions for output: (.*) for the following.*\n.*: (\d+) Got: (\d+) Expected: (\d+)"
+)
 _MODEL_ERRORS = (
     "Fail",
     "InvalidArgument",
@@ -163,11 +166,14 @@ def run_bound(
 
 def run_failure(error: Exception) -> str:
     """Why a run of ONNX Runtime failed, in one line."""
-    found = _MISFIT.search(str(error))
-    if found is None:
-        return first_line(error)
-    name, given, made = found.groups()
-    return f"output '{name}' becomes [{made}]: the array given for it has [{given}]"
+    text = str(error)
+    made, fixed = _MISFIT.search(text), _MISFIT_FIXED.search(text)
+    if made is not None:
+        return f"output '{made[1]}' becomes [{made[3]}]: the array given for it has [{made[2]}]"
+    if fixed is not None:
+        name, axis, got, expected = fixed.groups()
+        return f"output '{name}' has {expected} along axis {axis}: the array given for it has {got}"
+    return first_line(error)
 
 
 def _session_options(options: EngineOptions) -> Any:  # noqa: ANN401 - the runtime is untyped
