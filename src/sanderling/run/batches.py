@@ -57,6 +57,8 @@ class Rows:
     Attributes:
         batched: whether rows of several callers may share a call.
         fixed: rows that every call has; 0 where any number runs.
+        accepted: what a caller may bring: any number of rows where calls of a fixed size are filled up.
+        returned: what it gets for that.
     """
 
     def __init__(self, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], *, profiles: Sequence[int]) -> None:
@@ -69,25 +71,18 @@ class Rows:
         self.batched = free or (self.fixed > 1 and self.fixed in profiles)
         if free:
             self.fixed = 0
+        self.accepted, self.returned = (self._any_rows(specs) for specs in (self.inputs, self.outputs))
 
     def count(self, feeds: Feeds) -> int:
         """Rows that a caller brings; 1 where rows are not told apart."""
         return len(feeds[self.inputs[0].name]) if self.batched else 1
 
-    def accepted(self) -> tuple[TensorSpec, ...]:
-        """What a caller may bring: any number of rows where calls of a fixed size are filled up."""
-        if not (self.batched and self.fixed):
-            return self.inputs
-        return tuple(spec.model_copy(update={"shape": ("rows", *spec.shape[1:])}) for spec in self.inputs)
-
-    def join(self, feeds: Sequence[Feeds], call_rows: int, pool: TensorPool) -> tuple[Feeds, list[Array], int]:
-        """One call's arrays: a single caller's own where they are right as they are, else buffers with all rows.
+    def join(self, feeds: Sequence[Feeds], call_rows: int, pool: TensorPool) -> tuple[dict[str, Array], int]:
+        """One call's arrays with the rows of all, filled up with zeros.
 
         Returns:
-            The arrays, the buffers among them to give back, and the bytes that were copied.
+            Buffers, to be given back to the pool, and the bytes that were copied.
         """
-        if len(feeds) == 1 and (not self.batched or self.count(feeds[0]) == call_rows):
-            return feeds[0], [], 0
         joined: dict[str, Array] = {}
         copied = 0
         for spec in self.inputs:
@@ -100,17 +95,20 @@ class Rows:
                 copied += part.nbytes
             buffer[at:] = 0
             joined[spec.name] = buffer
-        return joined, list(joined.values()), copied
+        return joined, copied
 
     def split(self, outputs: Feeds, counts: Sequence[int]) -> list[dict[str, Array]]:
         """Each caller's own rows of every output, as views."""
-        if not self.batched or (len(counts) == 1 and len(next(iter(outputs.values()))) == counts[0]):
-            return [dict(outputs)]
         ends = np.cumsum(counts).tolist()
         return [
             {name: array[end - count : end] for name, array in outputs.items()}
             for count, end in zip(counts, ends, strict=True)
         ]
+
+    def _any_rows(self, specs: tuple[TensorSpec, ...]) -> tuple[TensorSpec, ...]:
+        if not (self.batched and self.fixed):
+            return specs
+        return tuple(spec.model_copy(update={"shape": ("rows", *spec.shape[1:])}) for spec in specs)
 
 
 def _fixed_rows(specs: Sequence[TensorSpec]) -> int:

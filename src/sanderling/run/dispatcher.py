@@ -181,6 +181,11 @@ class Dispatcher:
         self._models[name] = model
         self._refresh(model)
 
+    @property
+    def capacity(self) -> int:
+        """Calls that can run at once at most."""
+        return sum(device.capacity for device in self._devices.values())
+
     def add_lane(self, model_name: str, rule: LaneRule, latency: LatencyModel, *, cost: int = 1) -> None:
         """Add a way of running as the last in a model's ranking."""
         self._devices.setdefault(rule.device, _Device(rule.device, 1))

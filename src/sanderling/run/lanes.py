@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from sanderling.core.errors import EngineError, UnavailableError
 from sanderling.core.machine import fingerprint, usable_cores
 from sanderling.core.progress import Event
+from sanderling.core.tensor import Array, Feeds
 from sanderling.model.manifest import Variant
 from sanderling.model.package import Package
 from sanderling.model.plan import PlanEntry
@@ -21,6 +22,7 @@ from sanderling.run.policy.document import Policy
 
 SAFE_VARIANT = "fp32"
 _LANES_A_DEVICE = 3
+_CLOSE_S = 1.0
 
 
 @dataclass(frozen=True)
@@ -63,6 +65,8 @@ class Lane:
         self._worker = Worker() if isolated else None
         self._executable: Executable | None = None
         self._lock = threading.Lock()
+        self._idle = threading.Condition(self._lock)
+        self._calls = 0
         self._closed = False
 
     @property
@@ -80,23 +84,69 @@ class Lane:
         """Whether a call need not wait for loading."""
         return self._executable is not None and getattr(self._executable, "alive", True)
 
-    def executable(self) -> Executable:
-        """What runs it, loaded if it is not, and again after its process ended.
+    @property
+    def copied_bytes(self) -> int:
+        """Bytes that were copied between callers' arrays and its engine since it was loaded."""
+        return self._executable.copied_bytes if self._executable is not None else 0
+
+    def run(self, feeds: Feeds, outputs: Feeds | None = None) -> dict[str, Array]:
+        """Execute once; loaded first if it is not, and again after its process ended.
+
+        Raises:
+            EngineError: loading or execution failed, or the lane is closed.
+            ModelError: the engine does not take the graph.
+        """
+        with self._lock:
+            executable = self._ready()
+            self._calls += 1
+        try:
+            return executable.run(feeds, outputs)
+        finally:
+            with self._lock:
+                self._calls -= 1
+                self._idle.notify_all()
+
+    def load(self) -> Executable:
+        """What runs it, loaded if it is not.
 
         Raises:
             EngineError: loading failed, or the lane is closed.
             ModelError: the engine does not take the graph.
         """
-        if self.loaded:
-            assert self._executable is not None
-            return self._executable
         with self._lock:
-            if self._closed:
-                raise EngineError("the session is closed; load the package again")
-            if not self.loaded:
-                self._executable = self._load()
-            assert self._executable is not None
-            return self._executable
+            return self._ready()
+
+    def release(self) -> bool:
+        """Give back what it holds until it is needed again; False where a call runs or nothing is held."""
+        with self._lock:
+            if self._calls or self._executable is None:
+                return False
+            self._end()
+            return True
+
+    def close(self, *, timeout_s: float = _CLOSE_S) -> None:
+        """Give back what it holds for good, once the calls that run have ended.
+
+        A call that does not end in time keeps its engine; its process is ended where it has one.
+        """
+        with self._lock:
+            self._closed = True
+            if self._idle.wait_for(lambda: not self._calls, timeout_s) or self._worker is not None:
+                self._end()
+
+    def _ready(self) -> Executable:
+        if self._closed:
+            raise EngineError("the session is closed; load the package again")
+        if self._executable is None or not self.loaded:
+            self._executable = self._load()
+        return self._executable
+
+    def _end(self) -> None:
+        executable, self._executable = self._executable, None
+        if executable is not None and not self._calls:
+            executable.close()
+        if self._worker is not None:
+            self._worker.close()
 
     def _load(self) -> Executable:
         place = self.plan.place
@@ -104,16 +154,6 @@ class Lane:
         if self._worker is not None and self.plan.provider is None:
             return self._worker.load(place.engine, file, place.options)
         return (self.plan.provider or engine(place.engine)).load(file, place.options)
-
-    def close(self, *, final: bool = True) -> None:
-        """Give back what it holds; it is loaded again when it is needed, unless this is final."""
-        with self._lock:
-            self._closed = self._closed or final
-            executable, self._executable = self._executable, None
-            if executable is not None:
-                executable.close()
-            if self._worker is not None:
-                self._worker.close()
 
 
 def rank_lanes(

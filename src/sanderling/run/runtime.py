@@ -15,7 +15,7 @@ from concurrent.futures import Future, InvalidStateError
 from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from sanderling.core.errors import (
     DeadlineError,
@@ -41,12 +41,20 @@ _WATCH_S = 0.05
 DRAIN_S = 10.0
 
 
+class Call(NamedTuple):
+    """What a caller gives: inputs by name, the rows in them, and arrays for the results if it has its own."""
+
+    feeds: Feeds
+    rows: int = 1
+    outputs: Feeds | None = None
+
+
 class Served(Protocol):
     """A model that the runtime serves."""
 
     name: str
 
-    def compute(self, lane: int, feeds: Sequence[Feeds], call_rows: int) -> list[Outputs | SanderlingError]:
+    def compute(self, lane: int, calls: Sequence[Call], call_rows: int) -> list[Outputs | SanderlingError]:
         """Run the requests of a batch together on a lane, and check the results.
 
         Returns:
@@ -72,10 +80,10 @@ class TimedEvent:
 class Ticket:
     """A request's place: its arrays, its future where somebody waits for it, and its place in a stream."""
 
-    __slots__ = ("feeds", "future", "link", "outcome", "request", "started")
+    __slots__ = ("call", "future", "link", "outcome", "request", "started")
 
-    def __init__(self, feeds: Feeds, request: Request) -> None:
-        self.feeds = feeds
+    def __init__(self, call: Call, request: Request) -> None:
+        self.call = call
         self.request = request
         self.future: Future[Outputs] | None = None
         self.outcome: Outputs | BaseException | None = None
@@ -161,7 +169,7 @@ class Runtime:
                 capacities=capacities,
             )
             self._served[served.name] = served
-            self._wanted_runners = sum(capacities.values())
+            self._wanted_runners = self._dispatcher.capacity
 
     def remove(self, name: str, *, reason: str, drain_s: float = DRAIN_S) -> None:
         """Stop serving a model: what waits or runs may end within ``drain_s``, the rest is told ``reason``."""
@@ -184,13 +192,12 @@ class Runtime:
         for request in left_over:
             self._finish(_ticket(request), EngineError(reason))
 
-    def run(self, name: str, feeds: Feeds, *, rows: int, deadline_ms: float = NEVER, priority: int = 0) -> Outputs:
+    def run(self, name: str, call: Call, *, deadline_ms: float = NEVER, priority: int = 0) -> Outputs:
         """Run one request and wait for it.
 
         Args:
             name: of the model.
-            feeds: checked.
-            rows: in them.
+            call: checked.
             deadline_ms: from now.
             priority: larger is sooner.
 
@@ -200,7 +207,7 @@ class Runtime:
             SanderlingError: what the model's run raised.
         """
         now_ms = self._now_ms()
-        ticket = Ticket(feeds, Request(name, rows=rows, deadline_ms=now_ms + deadline_ms, priority=priority))
+        ticket = Ticket(call, Request(name, rows=call.rows, deadline_ms=now_ms + deadline_ms, priority=priority))
         with self._lock:
             dispatch = self._accept(ticket, now_ms, inline=True)
         if dispatch is not None:
@@ -210,9 +217,8 @@ class Runtime:
     def submit(
         self,
         name: str,
-        feeds: Feeds,
+        call: Call,
         *,
-        rows: int,
         deadline_ms: float = NEVER,
         priority: int = 0,
         stream: Hashable = None,
@@ -221,8 +227,7 @@ class Runtime:
 
         Args:
             name: of the model.
-            feeds: checked; they must not change until the future is done.
-            rows: in them.
+            call: checked; its arrays must not change until the future is done.
             deadline_ms: from now.
             priority: larger is sooner.
             stream: whose order is kept; the calling thread's by default.
@@ -232,7 +237,7 @@ class Runtime:
             QueueFullError: too many requests wait.
         """
         now_ms = self._now_ms()
-        ticket = Ticket(feeds, Request(name, rows=rows, deadline_ms=now_ms + deadline_ms, priority=priority))
+        ticket = Ticket(call, Request(name, rows=call.rows, deadline_ms=now_ms + deadline_ms, priority=priority))
         with self._lock:
             self._accept(ticket, now_ms, inline=False)
             ticket.link = self._streams.join((threading.get_ident() if stream is None else stream, priority))
@@ -423,7 +428,7 @@ class Runtime:
             if served is None:
                 raise EngineError("the session is closed; load the package again")
             if live:
-                results = served.compute(dispatch.lane, [ticket.feeds for ticket in live], dispatch.call_rows)
+                results = served.compute(dispatch.lane, [ticket.call for ticket in live], dispatch.call_rows)
         except Exception as error:  # noqa: BLE001 - whatever an engine raises must reach the callers
             failure = error
         lost: list[Request] = []

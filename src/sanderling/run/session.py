@@ -14,7 +14,7 @@ from types import TracebackType
 from sanderling.core.errors import EngineError, OptionError, QueueFullError, SanderlingError, TensorError
 from sanderling.core.machine import usable_cores
 from sanderling.core.progress import Event
-from sanderling.core.tensor import Array, Feeds, TensorSpec, check_feeds
+from sanderling.core.tensor import Array, Feeds, TensorSpec, check_feeds, check_outputs
 from sanderling.model.manifest import Manifest, Variant
 from sanderling.model.package import Package
 from sanderling.model.plan import PlanEntry
@@ -31,7 +31,7 @@ from sanderling.run.policy.latency import LatencyModel, from_table
 from sanderling.run.policy.placement import LaneRule
 from sanderling.run.policy.rules import batch_rules, lane_rule, recovery_rule, scheduling_rules
 from sanderling.run.results import Outputs
-from sanderling.run.runtime import DRAIN_S, Runtime
+from sanderling.run.runtime import DRAIN_S, Call, Runtime
 from sanderling.run.sensors import Sensors, SystemSensors
 from sanderling.run.serving import ServedPackage
 
@@ -69,7 +69,7 @@ class Session:
         self.opened_at = _caller()
         self.number = next(_NUMBERS)
         rows = Rows(self.inputs, self.outputs, profiles=policy.batch_tuning.profiles)
-        self._accepted = rows.accepted()
+        self._accepted = rows.accepted
         self._own_runtime = runtime is None
         self._runtime = runtime or new_runtime(policy)
         isolated = policy.isolation == "process"
@@ -85,7 +85,7 @@ class Session:
         try:
             first = self._load_first(hot=policy.recovery.loading == "hot")
             if requirement is not None:
-                check_placement(self._served.lanes[first].executable().placement, requirement)
+                check_placement(self._served.lanes[first].load().placement, requirement)
         except SanderlingError:
             self._close_lanes()
             raise
@@ -139,7 +139,7 @@ class Session:
     @property
     def placement(self) -> Placement:
         """Where the engine says that the graph runs."""
-        return self._active.executable().placement
+        return self._active.load().placement
 
     @property
     def lanes(self) -> tuple[str, ...]:
@@ -151,36 +151,44 @@ class Session:
         """What was not done as planned, switched or given up, with the reason; the last thousand."""
         return [timed.event for timed in self._runtime.events if timed.model == self._served.name]
 
-    def run(self, feeds: Feeds | Array, *, deadline_ms: float | None = None, priority: int = 0) -> Outputs:
+    @property
+    def copied_bytes(self) -> int:
+        """Bytes copied so far between arrays that were given and the engines, and to join callers' rows."""
+        return self._served.copied_bytes
+
+    def run(
+        self,
+        feeds: Feeds | Array,
+        outputs: Feeds | None = None,
+        *,
+        deadline_ms: float | None = None,
+        priority: int = 0,
+    ) -> Outputs:
         """Run once.
 
         Args:
             feeds: an array for every input by name; a single array when there is one input.
+            outputs: an array for every output by name, which the results are written to; new ones by default.
             deadline_ms: milliseconds from now in which the result is of use; the policy's default without it.
             priority: larger is sooner; below 0 is background work.
 
         Returns:
-            An array for every output by name. Rows of a batch are views of one array.
+            An array for every output by name, those of ``outputs`` where they are given. Rows of a batch are views
+            of one array.
 
         Raises:
-            TensorError: a name, dtype or shape is wrong.
+            TensorError: a name, dtype or shape is wrong, or an output cannot be written to.
             DeadlineError: it could not be finished in time.
             QueueFullError: too many requests wait.
             EngineError: execution failed on every lane, or the session is closed.
         """
-        named = self._named(feeds)
-        due_ms = self.policy.deadlines.default if deadline_ms is None else deadline_ms
-        return self._runtime.run(
-            self._served.name,
-            named,
-            rows=self._served.rows.count(named),
-            deadline_ms=NEVER if due_ms is None else due_ms,
-            priority=priority,
-        )
+        call = self._call(feeds, outputs)
+        return self._runtime.run(self._served.name, call, deadline_ms=self._due_ms(deadline_ms), priority=priority)
 
     def submit(
         self,
         feeds: Feeds | Array,
+        outputs: Feeds | None = None,
         *,
         deadline_ms: float | None = None,
         priority: int = 0,
@@ -192,6 +200,7 @@ class Session:
 
         Args:
             feeds: must not change until the future is done.
+            outputs: as of ``run``.
             deadline_ms: as of ``run``.
             priority: as of ``run``.
             stream: whose order is kept; the calling thread's by default.
@@ -199,13 +208,10 @@ class Session:
         Returns:
             A future that may be cancelled until its batch starts.
         """
-        named = self._named(feeds)
-        due_ms = self.policy.deadlines.default if deadline_ms is None else deadline_ms
         return self._runtime.submit(
             self._served.name,
-            named,
-            rows=self._served.rows.count(named),
-            deadline_ms=NEVER if due_ms is None else due_ms,
+            self._call(feeds, outputs),
+            deadline_ms=self._due_ms(deadline_ms),
             priority=priority,
             stream=stream,
         )
@@ -264,10 +270,17 @@ class Session:
     def _active(self) -> Lane:
         return self._served.lanes[self._runtime.active(self._served.name)]
 
-    def _named(self, feeds: Feeds | Array) -> Feeds:
+    def _call(self, feeds: Feeds | Array, outputs: Feeds | None) -> Call:
         named = feeds if isinstance(feeds, Mapping) else self._only_input(feeds)
         check_feeds(named, self._accepted)
-        return named
+        rows = self._served.rows
+        if outputs is not None:
+            check_outputs(outputs, rows.returned, named)
+        return Call(named, rows.count(named), outputs)
+
+    def _due_ms(self, deadline_ms: float | None) -> float:
+        due_ms = self.policy.deadlines.default if deadline_ms is None else deadline_ms
+        return NEVER if due_ms is None else due_ms
 
     def _only_input(self, array: Array) -> Feeds:
         if len(self.inputs) != 1:
@@ -308,7 +321,7 @@ class Session:
         first: int | None = None
         for index, lane in enumerate(self._served.lanes):
             try:
-                lane.executable()
+                lane.load()
             except SanderlingError as error:
                 if len(self._served.lanes) == 1:
                     raise

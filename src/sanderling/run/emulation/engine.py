@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from sanderling.core.errors import EngineError
@@ -122,14 +124,14 @@ class EmulatedDevices:
                 energy_j=sum(device.energy_j for device in self._devices.values()),
             )
 
-    def occupy(self, device: str, rows: int, feeds: Feeds, inner: Executable) -> dict[str, Array]:
+    def occupy(self, device: str, rows: int, call: Callable[[], dict[str, Array]]) -> dict[str, Array]:
         """Run a call on a device, alone there, for as long as the table says."""
         state = self._devices[device]
         with state.turn:
             self._check_there(device)
             start_s = time.monotonic()
             wanted_s = predict_ms(self._entries[device].latency, rows) / 1e3 * slowdown(state.rule, state.heat)
-            outputs = inner.run(feeds)
+            outputs = call()
             time.sleep(max(start_s + wanted_s - time.monotonic(), 0.0))
             with self._lock:
                 state.busy_s += time.monotonic() - start_s
@@ -161,8 +163,13 @@ class EmulatedExecutable:
         self._inner: Executable | None = inner
         self._devices, self._device, self._entry = devices, device.device, entry
 
-    def run(self, feeds: Feeds) -> dict[str, Array]:
-        """Execute once.
+    @property
+    def copied_bytes(self) -> int:
+        """Bytes that were copied between the caller's arrays and the engine."""
+        return self._inner.copied_bytes if self._inner is not None else 0
+
+    def run(self, feeds: Feeds, outputs: Feeds | None = None) -> dict[str, Array]:
+        """Execute once, into ``outputs`` where they are given.
 
         Raises:
             EngineError: execution failed, the device is gone, or the executable is closed.
@@ -170,7 +177,9 @@ class EmulatedExecutable:
         if self._inner is None:
             raise EngineError("emulated: the graph is closed; load the package again")
         first = feeds[self.inputs[0].name]
-        return self._devices.occupy(self._device, len(first) if first.ndim else 1, feeds, self._inner)
+        return self._devices.occupy(
+            self._device, len(first) if first.ndim else 1, partial(self._inner.run, feeds, outputs)
+        )
 
     def close(self) -> None:
         """Drop the graph; a second call does nothing."""
