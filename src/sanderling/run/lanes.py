@@ -45,6 +45,13 @@ class LanePlan:
         return f"{self.place.engine}/{self.device}/{self.place.variant.id}"
 
     @property
+    def size_bytes(self) -> int:
+        """What it takes when it is loaded, as measured, else the size of its file."""
+        place = self.place
+        measured = place.entry.memory_bytes if place.entry is not None else place.variant.memory_bytes
+        return measured or place.variant.memory_bytes or place.variant.size_bytes
+
+    @property
     def cost(self) -> int:
         """Cores that a call takes; 1 for a device that is not the processor."""
         return (self.place.options.threads or usable_cores()) if self.kind is DeviceKind.CPU else 1

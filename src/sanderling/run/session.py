@@ -6,7 +6,7 @@ import asyncio
 import itertools
 import sys
 import weakref
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from types import TracebackType
@@ -251,6 +251,44 @@ class Session:
         self._runtime.switch(self._served.name, lane, "asked for")
         return self._served.lanes[lane].name
 
+    @property
+    def devices(self) -> dict[str, str]:
+        """Kind of every device that it may use, by name."""
+        return {lane.plan.device: lane.plan.kind.value for lane in self._served.lanes}
+
+    @property
+    def is_loaded(self) -> bool:
+        """Whether any of its ways of running holds memory."""
+        return any(lane.loaded for lane in self._served.lanes)
+
+    @property
+    def size_bytes(self) -> int:
+        """What the loaded ways of running take, as measured when the package was built or tuned, else their files'."""
+        return sum(lane.plan.size_bytes for lane in self._served.lanes if lane.loaded)
+
+    @property
+    def used_s(self) -> float:
+        """When a request last ran, on the monotonic clock."""
+        return self._served.used_s
+
+    @property
+    def pooled_bytes(self) -> int:
+        """Bytes of buffers for batches that are kept for later."""
+        return self._served.pool.held_bytes
+
+    def clear_buffers(self) -> int:
+        """Drop buffers that are kept for later; returns their bytes."""
+        return self._served.pool.clear()
+
+    def release(self) -> bool:
+        """Give memory back until the next request; False where requests run, or nothing is held."""
+        released = [lane.release() for lane in self._served.lanes]
+        return any(released)
+
+    def before_load(self, call: Callable[[], None]) -> None:
+        """Call this before a way of running is loaded for a request."""
+        self._served.before_load = call
+
     def close(self, *, drain_s: float = DRAIN_S) -> None:
         """Let what waits and runs end within ``drain_s``, and give back what the session holds.
 
@@ -309,8 +347,7 @@ class Session:
     def _conditions(self, sensors: Sensors | None) -> Conditions | None:
         if sensors is None and not limits_heat(self.policy):
             return None
-        devices = {lane.plan.device: lane.plan.kind.value for lane in self._served.lanes}
-        return Conditions(self._runtime, self.policy, devices, sensors or SystemSensors())
+        return Conditions(self._runtime, self.policy, self.devices, sensors or SystemSensors())
 
     def _rule(self, lane: Lane) -> LaneRule:
         return lane_rule(self.policy, lane.name, lane.plan.device, lane.plan.kind.value)
