@@ -26,7 +26,7 @@ from sanderling.run.lanes import Lane, LanePlan, matches, plan_lane, rank_lanes
 from sanderling.run.placing import Requirement, check_placement, choose_place, parse_requirement
 from sanderling.run.policy import NEVER
 from sanderling.run.policy.batching import BatchRules
-from sanderling.run.policy.document import POLICY, Policy, read_policy
+from sanderling.run.policy.document import POLICY, BatchTuning, Guard, Policy, read_policy
 from sanderling.run.policy.latency import LatencyModel, from_table
 from sanderling.run.policy.placement import LaneRule
 from sanderling.run.policy.rules import batch_rules, lane_rule, recovery_rule, scheduling_rules
@@ -38,7 +38,7 @@ from sanderling.run.serving import ServedPackage
 _NUMBERS = itertools.count()
 _OPEN: weakref.WeakSet[Session] = weakref.WeakSet()
 _FULL_RETRY_S = 0.001
-_PLAIN = Policy(batch_tuning={"max_batch_size": 1}, guard={"check_finite": False})  # type: ignore[arg-type]
+_PLAIN = Policy(batch_tuning=BatchTuning(max_batch_size=1), guard=Guard(check_finite=False))
 
 
 class Session:
