@@ -24,8 +24,8 @@ _FORMAT = 1  # of the graphs in the cache
 _MODEL = "model.onnx"
 _HASHES = "hashes.json"
 _MARK = "__watched_"
-_REDUCTIONS = {"low": "ReduceMin", "high": "ReduceMax", "l1": "ReduceL1"}
-_AXES_ARE_INPUTS = 18  # the opset from which ReduceMin, ReduceMax and ReduceL1 take their axes as an input
+_REDUCTIONS = {"low": "ReduceMin", "high": "ReduceMax", "l1": "ReduceSum"}  # of the values, and of their absolutes
+_AXES_ARE_INPUTS = {"ReduceMin": 18, "ReduceMax": 18, "ReduceSum": 13}  # from this opset on
 _NAMED = 10
 
 
@@ -49,7 +49,8 @@ def watched_model(package: Package, variant: Variant, names: Sequence[str]) -> P
     A tensor that is only rounded to eight bits is watched as its readers see it, after rounding. An engine then still
     fuses its node with the rounding; with the tensor itself as an output it would have to compute that node in float.
     Other fusions across a watched tensor are given up, so that outputs may differ from the plain graph's by rounding.
-    Values are watched as float32: what a double holds beyond that counts as infinite.
+    Values are watched as float32: what a double holds beyond that counts as infinite. Rounding to eight bits makes a
+    number of NaN, and so do some engines' ReLUs: it is seen in a tensor before that.
 
     Args:
         package: that runs.
@@ -101,41 +102,41 @@ def rows_of(inner: Mapping[str, Extremes], first: int, count: int, *, batch: int
 
 
 def _watch(model: onnx.ModelProto, names: Sequence[str], variant: str) -> None:
-    """Add the nodes and outputs to the graph, in place."""
+    """Add the nodes and outputs to the graph, in place.
+
+    With operators that many engines have: Flatten, and reductions of its second axis. Abs and ReduceSum are ReduceL1.
+    """
     import onnx
-    from onnx import helper
+    from onnx import helper, numpy_helper
 
     from sanderling.model.graph import opset_of
     from sanderling.model.shapes import infer_shapes
 
     _check_names(model, names, variant)
-    shapes = infer_shapes(model)
+    shapes, opset = infer_shapes(model), opset_of(model)
     graph = model.graph
-    axes, shape = f"{_MARK}axes", f"{_MARK}shape"
-    graph.node.append(helper.make_node("Constant", [], [axes], value=_integers([1])))
-    graph.node.append(helper.make_node("Constant", [], [shape], value=_integers([1, 1])))
+    axes, matrix = f"{_MARK}axes", f"{_MARK}matrix"
+    graph.initializer.append(numpy_helper.from_array(np.array([1], np.int64), axes))
+    graph.initializer.append(numpy_helper.from_array(np.array([1, 1], np.int64), matrix))
     for name in names:
         source = _as_read(graph, name)
-        floats, rows = f"{name}{_MARK}float", f"{name}{_MARK}rows"
-        graph.node.append(helper.make_node("Cast", [source], [floats], to=onnx.TensorProto.FLOAT))
-        if shapes.get(source) == ():
-            graph.node.append(helper.make_node("Reshape", [floats, shape], [rows]))
+        shape = shapes.get(source, ("",))
+        floats, rows, sizes = (f"{name}{_MARK}{part}" for part in ("float", "rows", "sizes"))
+        graph.node.append(helper.make_node("Cast", [source], [floats], floats, to=onnx.TensorProto.FLOAT))
+        if shape == ():
+            graph.node.append(helper.make_node("Reshape", [floats, matrix], [rows], rows))
         else:
-            graph.node.append(helper.make_node("Flatten", [floats], [rows], axis=1))
+            graph.node.append(helper.make_node("Flatten", [floats], [rows], rows, axis=1))
+        graph.node.append(helper.make_node("Abs", [rows], [sizes], sizes))
+        count = shape[0] or None if shape else 1
         for part, operator in _REDUCTIONS.items():
-            output = f"{name}{_MARK}{part}"
-            if opset_of(model) >= _AXES_ARE_INPUTS:
-                node = helper.make_node(operator, [rows, axes], [output], keepdims=0)
+            output, reduced = f"{name}{_MARK}{part}", sizes if part == "l1" else rows
+            if opset >= _AXES_ARE_INPUTS[operator]:
+                node = helper.make_node(operator, [reduced, axes], [output], output, keepdims=0)
             else:
-                node = helper.make_node(operator, [rows], [output], axes=[1], keepdims=0)
+                node = helper.make_node(operator, [reduced], [output], output, axes=[1], keepdims=0)
             graph.node.append(node)
-            graph.output.append(helper.make_tensor_value_info(output, onnx.TensorProto.FLOAT, [None]))
-
-
-def _integers(values: Sequence[int]) -> onnx.TensorProto:
-    from onnx import numpy_helper
-
-    return numpy_helper.from_array(np.array(values, np.int64))
+            graph.output.append(helper.make_tensor_value_info(output, onnx.TensorProto.FLOAT, [count]))
 
 
 def _as_read(graph: onnx.GraphProto, name: str) -> str:

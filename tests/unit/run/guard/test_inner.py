@@ -10,7 +10,7 @@ from onnx import helper, numpy_helper
 
 from sanderling.core.errors import OptionError, OutputError
 from sanderling.model.graph import read_graph
-from sanderling.run.engines import engine
+from sanderling.run.engines import engine, known_engine
 from sanderling.run.engines.base import EngineOptions
 from sanderling.run.guard.checks import Checks
 from sanderling.run.guard.inner import Extremes, rows_of, split, watched_model
@@ -143,6 +143,26 @@ def test_flipped_exponent_bit_in_a_weight_is_found(tmp_path):
     outputs, inner = split(bad.run(others))
     assert np.isfinite(outputs["scores"]).all()
     assert checks.fault(outputs, inner)[:2] == ("inner", "conv")
+
+
+@pytest.mark.parametrize("name", ["onnxruntime", "openvino", "litert"])
+@pytest.mark.parametrize("batch", ["N", 3])
+def test_engines_show_nan_in_the_row_that_holds_it_whatever_their_minimum_does(tmp_path, name, batch):
+    if not known_engine(name).availability().installed:
+        pytest.skip(f"{name} is not installed")
+    good = random_arrays({"image": (3, 3, 8, 8)})
+    package = package_of(tmp_path / "tiny.sdl", {"fp32": conv_classifier(batch=batch)}, [good])
+    path = watched_model(package, package.variant(), ["conv", "flat"])
+    executable = known_engine(name).load(path, EngineOptions(threads=1))
+    assert {spec.shape for spec in executable.outputs if "__watched_" in spec.name} == {(batch,)}
+    checks = Checks.of(Guard(), package, package.manifest.outputs)
+    checks.learn([split(executable.run(good))[1]])
+    assert checks.fault(*split(executable.run(good))) is None
+    good["image"][1, 2, 7, 7] = np.nan
+    outputs, inner = split(executable.run(good))
+    executable.close()
+    np.testing.assert_array_equal(np.isnan(inner["conv"].l1), [False, True, False])
+    assert checks.fault({"scores": np.zeros_like(outputs["scores"])}, inner)[:2] == ("inner", "conv")
 
 
 def test_rows_without_values_are_watched(tmp_path):
