@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -114,6 +115,15 @@ def random_feeds(specs: Sequence[TensorSpec], *, batch: int = 1, seed: int = 0) 
     return feeds
 
 
+@cache
+def _dtype(name: str) -> np.dtype[Any]:
+    """NumPy's dtype of that name; one that no array has for a name that NumPy does not know."""
+    try:
+        return np.dtype(name)
+    except TypeError:
+        return np.dtype(np.void)
+
+
 def _check_names(given: Feeds, specs: Sequence[TensorSpec], role: str) -> None:
     expected = {spec.name: spec for spec in specs}
     if given.keys() != expected.keys():
@@ -130,7 +140,7 @@ def _check_tensor(array: Array, spec: TensorSpec, sizes: dict[str, tuple[int, st
     cure = f"convert it with .astype('{spec.dtype}')" if role == "input" else f"make it of {spec.dtype}"
     if not array.dtype.isnative:
         raise TensorError(f"{told} has foreign byte order {array.dtype.str}: {cure}")
-    if array.dtype.name != spec.dtype and not (spec.dtype == "str" and array.dtype.kind in "UO"):
+    if array.dtype != _dtype(spec.dtype) and not (spec.dtype == "str" and array.dtype.kind in "UO"):
         raise TensorError(f"{told} has dtype {array.dtype.name}: expected {spec.dtype}; {cure}")
     if array.ndim != len(spec.shape):
         raise TensorError(f"{told} has shape {array.shape}: expected {len(spec.shape)} axes, {spec}")

@@ -1,0 +1,493 @@
+"""Joins the policy's decisions: requests come in, batches for devices come out. No clock, no thread, no array.
+
+The live runtime calls it under its lock with the real time, the twin with a virtual one. Time is in milliseconds from
+any zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+from typing import Literal, NamedTuple
+
+from sanderling.run.policy import NEVER, placement
+from sanderling.run.policy.batching import BatchRules, batch_rows, call_rows
+from sanderling.run.policy.latency import LatencyModel, observe, predict_ms
+from sanderling.run.policy.placement import LaneRule, PlacementState, RecoveryRule, Switch
+from sanderling.run.policy.scheduling import (
+    SchedulingRules,
+    call_limit_ms,
+    capped_for_ms,
+    is_late,
+    spills,
+    urgency,
+    utilization_after,
+)
+
+Refusal = Literal["late", "full"]
+
+
+class Request:
+    """One call of a caller.
+
+    Attributes:
+        model: that it is for.
+        rows: that it brings.
+        deadline_ms: infinite without one.
+        priority: larger is sooner; below 0 is background work.
+        payload: whatever the host keeps with it.
+        failures: lanes that failed it, with the reasons.
+        waiting: whether it is in a queue.
+    """
+
+    __slots__ = (
+        "arrival_ms",
+        "deadline_ms",
+        "failures",
+        "key",
+        "model",
+        "number",
+        "payload",
+        "priority",
+        "rows",
+        "waiting",
+    )
+
+    def __init__(
+        self, model: str, *, rows: int = 1, deadline_ms: float = NEVER, priority: int = 0, payload: object = None
+    ) -> None:
+        self.model = model
+        self.rows = rows
+        self.deadline_ms = deadline_ms
+        self.priority = priority
+        self.payload = payload
+        self.waiting = False
+        self.failures: tuple[tuple[int, str], ...] = ()
+        self.arrival_ms = 0.0
+        self.number = 0
+        self.key = (0, 0.0)
+
+
+class Dispatch(NamedTuple):
+    """A batch that a device runs now.
+
+    Attributes:
+        lane: index of the model's way of running.
+        device: that it occupies, with ``cost`` of its capacity.
+        rows: of all requests together.
+        call_rows: rows of the engine's call: ``rows``, or the profile that holds them.
+    """
+
+    model: str
+    lane: int
+    device: str
+    cost: int
+    requests: tuple[Request, ...]
+    rows: int
+    call_rows: int
+    started_ms: float
+    predicted_ms: float
+
+
+class ModelSwitch(NamedTuple):
+    """A model changed its lane."""
+
+    model: str
+    switch: Switch
+    at_ms: float
+
+
+@dataclass
+class _Device:
+    name: str
+    capacity: int
+    in_use: int = 0
+    free_ms: float = 0.0  # when what runs now should have ended
+    since_ms: float = 0.0  # it has been busy, or idle, since
+    utilization: float = 0.0
+
+
+@dataclass
+class _Model:
+    name: str
+    lanes: tuple[LaneRule, ...]
+    costs: tuple[int, ...]
+    latencies: list[LatencyModel]
+    batching: BatchRules
+    recovery: RecoveryRule
+    state: PlacementState
+    queue: list[tuple[int, float, int, Request]] = field(default_factory=list)
+    waiting: int = 0
+    waiting_rows: int = 0
+    latest_deadline_ms: float = 0.0
+    full_rows: int = 0  # of a full batch on the lane in use; 0 until it is asked for
+    full_ms: float = 0.0
+    shortest_ms: float = 0.0
+
+
+class Dispatcher:
+    """Queues, placement and learned latencies of several models on several devices.
+
+    Attributes:
+        dropped: requests that could not be finished in time, since the host last took them.
+        switches: lanes that changed, since the host last took them.
+    """
+
+    def __init__(self, rules: SchedulingRules) -> None:
+        self.rules = rules
+        self.dropped: list[Request] = []
+        self.switches: list[ModelSwitch] = []
+        self.waiting = 0
+        self._devices: dict[str, _Device] = {}
+        self._models: dict[str, _Model] = {}
+        self._numbers = 0
+        self._capped_until_ms = NEVER
+
+    def add_model(
+        self,
+        name: str,
+        lanes: Sequence[LaneRule],
+        latencies: Sequence[LatencyModel],
+        *,
+        batching: BatchRules,
+        recovery: RecoveryRule,
+        costs: Sequence[int] = (),
+        capacities: dict[str, int] | None = None,
+    ) -> None:
+        """Take in a model.
+
+        Args:
+            name: that requests call it by.
+            lanes: ways of running it, the preferred one first.
+            latencies: what is known of each.
+            batching: of the policy.
+            recovery: of the policy.
+            costs: how much of its device's capacity each lane takes; all of a capacity of 1 by default.
+            capacities: of devices that are not known yet; 1 by default.
+        """
+        for rule in lanes:
+            if rule.device not in self._devices:
+                self._devices[rule.device] = _Device(rule.device, (capacities or {}).get(rule.device, 1))
+        model = _Model(
+            name,
+            tuple(lanes),
+            tuple(costs) or (1,) * len(lanes),
+            list(latencies),
+            batching,
+            recovery,
+            placement.start(tuple(lanes)),
+        )
+        self._models[name] = model
+        self._refresh(model)
+
+    @property
+    def capacity(self) -> int:
+        """Calls that can run at once at most."""
+        return sum(device.capacity for device in self._devices.values())
+
+    def add_lane(self, model_name: str, rule: LaneRule, latency: LatencyModel, *, cost: int = 1) -> None:
+        """Add a way of running as the last in a model's ranking."""
+        self._devices.setdefault(rule.device, _Device(rule.device, 1))
+        model = self._models[model_name]
+        model.lanes, model.costs = (*model.lanes, rule), (*model.costs, cost)
+        model.latencies.append(latency)
+        model.state = model.state._replace(lanes=(*model.state.lanes, placement.LaneState()))
+
+    def remove_model(self, name: str) -> list[Request]:
+        """Forget a model; returns the requests that still waited."""
+        model = self._models.pop(name)
+        left = [request for *_, request in sorted(model.queue, key=lambda item: item[:3]) if request.waiting]
+        for request in left:
+            self._uncount(model, request)
+        return left
+
+    def submit(self, request: Request, now_ms: float) -> Refusal | None:
+        """Take in a request, unless its queue is full or it is too late for it already."""
+        model = self._models[request.model]
+        if model.waiting >= self.rules.queue_limit:
+            return "full"
+        if self.rules.drop_late and is_late(
+            now_ms=now_ms, deadline_ms=request.deadline_ms, shortest_ms=model.shortest_ms
+        ):
+            return "late"
+        self._numbers += 1
+        request.number = self._numbers
+        request.arrival_ms = now_ms
+        request.key = urgency(self.rules, priority=request.priority, arrival_ms=now_ms, deadline_ms=request.deadline_ms)
+        model.latest_deadline_ms = max(model.latest_deadline_ms, request.key[1])
+        self._push(model, request)
+        return None
+
+    def cancel(self, request: Request) -> bool:
+        """Take back a request that waits; False when it runs already or is done."""
+        if not request.waiting:
+            return False
+        self._uncount(self._models[request.model], request)
+        return True
+
+    def next(self, now_ms: float) -> Dispatch | None:
+        """The next batch that a free device should run now, or None.
+
+        Requests that are too late for any device are moved to ``dropped``.
+        """
+        self._capped_until_ms = NEVER
+        if not self.waiting:
+            return None
+        for model in self._models.values():
+            if model.state.wake_ms <= now_ms:
+                self._switched(model, placement.choose(model.state, now_ms=now_ms), now_ms)
+        for device in self._devices.values():
+            if device.in_use < device.capacity:
+                dispatch = self._next_on(device, now_ms)
+                if dispatch is not None:
+                    return dispatch
+        return None
+
+    def wake_ms(self) -> float:
+        """When ``next`` should be asked again although nothing has happened; infinite if never."""
+        if not self.waiting:
+            return NEVER
+        return min(self._capped_until_ms, *(model.state.wake_ms for model in self._models.values()))
+
+    def complete(self, dispatch: Dispatch, now_ms: float, *, learn: bool = True) -> None:
+        """A batch has run.
+
+        Args:
+            dispatch: as ``next`` gave it.
+            now_ms: when it ended.
+            learn: whether its latency says something; False where it includes loading.
+        """
+        model = self._models.get(dispatch.model)
+        self._release(dispatch, now_ms)
+        if model is None or not learn:
+            return
+        latency_ms = now_ms - dispatch.started_ms
+        lane = dispatch.lane
+        model.latencies[lane] = observe(model.latencies[lane], dispatch.call_rows, latency_ms)
+        outcome = placement.after_call(
+            model.lanes, model.recovery, model.state, lane=lane, latency_ms=latency_ms, now_ms=now_ms
+        )
+        self._switched(model, outcome, now_ms)
+        self._refresh(model)
+
+    def fail(self, dispatch: Dispatch, reason: str, now_ms: float) -> list[Request]:
+        """A batch failed: its requests are tried on another lane, each by itself, so that one cannot spoil the rest.
+
+        Returns:
+            Requests that failed on every lane. The lanes are pardoned for those.
+        """
+        model = self._models.get(dispatch.model)
+        self._release(dispatch, now_ms)
+        if model is None:
+            return list(dispatch.requests)
+        outcome = placement.after_failure(model.recovery, model.state, lane=dispatch.lane, reason=reason, now_ms=now_ms)
+        self._switched(model, outcome, now_ms)
+        lost = []
+        for request in dispatch.requests:
+            request.failures = (*request.failures, (dispatch.lane, reason))
+            tried = {lane for lane, _ in request.failures}
+            if len(tried) < len(model.lanes):
+                self._push(model, request)
+                continue
+            lost.append(request)
+            pardoned = placement.after_pardon(model.state, lanes=tuple(sorted(tried)), now_ms=now_ms)
+            self._switched(model, pardoned, now_ms)
+        self._refresh(model)
+        return lost
+
+    def sense(self, device: str, temperature_c: float, now_ms: float) -> None:
+        """A device's temperature was read."""
+        for model in self._models.values():
+            outcome = placement.after_temperature(
+                model.lanes, model.state, device=device, temperature_c=temperature_c, now_ms=now_ms
+            )
+            self._switched(model, outcome, now_ms)
+
+    def presence(self, device: str, *, present: bool, now_ms: float) -> None:
+        """A device vanished, or is there again."""
+        for model in self._models.values():
+            outcome = placement.after_presence(model.lanes, model.state, device=device, present=present, now_ms=now_ms)
+            self._switched(model, outcome, now_ms)
+
+    def switch(self, model_name: str, lane: int, now_ms: float, reason: str) -> None:
+        """Use a lane from the next batch on, as long as it is not blocked; -1 lets the policy choose again."""
+        model = self._models[model_name]
+        self._switched(model, placement.pin(model.state, lane=lane, reason=reason, now_ms=now_ms), now_ms)
+
+    def placement(self, model_name: str) -> PlacementState:
+        """Where a model runs now."""
+        return self._models[model_name].state
+
+    def latency(self, model_name: str, lane: int) -> LatencyModel:
+        """What is known of a lane's latency."""
+        return self._models[model_name].latencies[lane]
+
+    def queued(self, model_name: str) -> int:
+        """Requests of a model that wait."""
+        return self._models[model_name].waiting
+
+    def utilization(self, device: str) -> float:
+        """Share of a device's recent time that it was busy, when it last ended a batch."""
+        return self._devices[device].utilization
+
+    def _next_on(self, device: _Device, now_ms: float) -> Dispatch | None:
+        best: tuple[_Model, Request, int] | None = None
+        for model in self._models.values():
+            head = self._head(model, now_ms) if model.waiting else None
+            if head is None or (best is not None and (head.key, head.number) >= (best[1].key, best[1].number)):
+                continue
+            lane = self._lane_on(device, model, head, now_ms)
+            if lane is not None and not self._is_capped(device, head, now_ms):
+                best = model, head, lane
+        return self._batch(device, *best, now_ms) if best is not None else None
+
+    def _head(self, model: _Model, now_ms: float) -> Request | None:
+        """The most urgent request that can still be in time; later ones are dropped, cancelled ones forgotten."""
+        while model.queue:
+            request = model.queue[0][3]
+            if not request.waiting:
+                heappop(model.queue)
+            elif self._is_late(model, request, now_ms):
+                heappop(model.queue)
+                self._uncount(model, request)
+                self.dropped.append(request)
+            else:
+                return request
+        return None
+
+    def _is_late(self, model: _Model, request: Request, now_ms: float) -> bool:
+        return (
+            request.deadline_ms != NEVER
+            and self.rules.drop_late
+            and is_late(now_ms=now_ms, deadline_ms=request.deadline_ms, shortest_ms=model.shortest_ms)
+        )
+
+    def _lane_on(self, device: _Device, model: _Model, head: Request, now_ms: float) -> int | None:
+        """The lane on which this device should run a model's next request, or None if it should wait for another."""
+        own = model.state.active
+        if head.failures:
+            tried = {lane for lane, _ in head.failures}
+            own = own if own not in tried else next(lane for lane in range(len(model.lanes)) if lane not in tried)
+        if model.lanes[own].device == device.name:
+            return own if self._fits(device, model.costs[own]) else None
+        if self.rules.spill == "never" or head.failures:
+            return None
+        return self._spill_lane(device, model, head, own, now_ms)
+
+    def _spill_lane(self, device: _Device, model: _Model, head: Request, own: int, now_ms: float) -> int | None:
+        busy = self._devices[model.lanes[own].device]
+        if self._fits(busy, model.costs[own]):
+            return None
+        for lane, rule in enumerate(model.lanes):
+            if rule.device != device.name or not self._fits(device, model.costs[lane]):
+                continue
+            if not model.latencies[lane].sizes or placement.blocked(model.state.lanes[lane], now_ms):
+                continue
+            rows = call_rows(model.batching, head.rows)
+            other_finish_ms = now_ms + predict_ms(model.latencies[lane], rows)
+            late_ms = model.latest_deadline_ms if head.deadline_ms != NEVER else NEVER
+            own_finish_ms = max(busy.free_ms, now_ms) + self._backlog_ms(busy)
+            if other_finish_ms <= head.deadline_ms and spills(
+                self.rules, own_finish_ms=own_finish_ms, other_finish_ms=other_finish_ms, deadline_ms=late_ms
+            ):
+                return lane
+        return None
+
+    def _backlog_ms(self, device: _Device) -> float:
+        """Milliseconds that all requests whose own device this is would take."""
+        backlog_ms = 0.0
+        for model in self._models.values():
+            if model.waiting and model.lanes[model.state.active].device == device.name:
+                if not model.full_rows:
+                    latency = model.latencies[model.state.active]
+                    model.full_rows = batch_rows(model.batching, latency, model.batching.max_rows)
+                    model.full_ms = predict_ms(latency, call_rows(model.batching, model.full_rows))
+                backlog_ms += model.full_ms * max(model.waiting_rows / model.full_rows, 1.0)
+        return backlog_ms
+
+    def _is_capped(self, device: _Device, head: Request, now_ms: float) -> bool:
+        wait_ms = capped_for_ms(
+            self.rules,
+            utilization=device.utilization,
+            idle_ms=now_ms - device.since_ms if not device.in_use else 0.0,
+            priority=head.priority,
+        )
+        if wait_ms > 0:
+            self._capped_until_ms = min(self._capped_until_ms, now_ms + wait_ms)
+        return wait_ms > 0
+
+    def _batch(self, device: _Device, model: _Model, head: Request, lane: int, now_ms: float) -> Dispatch:
+        latency = model.latencies[lane]
+        limit_ms = call_limit_ms(
+            self.rules,
+            now_ms=now_ms,
+            deadline_ms=head.deadline_ms,
+            others_wait=self.waiting > model.waiting,
+        )
+        waiting = model.waiting_rows if not head.failures else 1
+        most = batch_rows(model.batching, latency, waiting, limit_ms=limit_ms) if waiting > 1 else 1
+        taken: list[Request] = []
+        rows = 0
+        while (request := self._head(model, now_ms)) is not None:
+            if taken and (rows + request.rows > most or request.failures or head.failures):
+                break
+            heappop(model.queue)
+            self._uncount(model, request)
+            taken.append(request)
+            rows += request.rows
+        size = call_rows(model.batching, rows)
+        predicted_ms = predict_ms(latency, size)
+        cost = model.costs[lane]
+        self._occupy(device, cost, now_ms, predicted_ms)
+        return Dispatch(model.name, lane, device.name, cost, tuple(taken), rows, size, now_ms, predicted_ms)
+
+    def _occupy(self, device: _Device, cost: int, now_ms: float, predicted_ms: float) -> None:
+        if not device.in_use:
+            device.utilization = utilization_after(
+                device.utilization, idle_ms=max(now_ms - device.since_ms, 0.0), busy_ms=0.0
+            )
+            device.since_ms = now_ms
+        device.in_use += cost
+        device.free_ms = max(now_ms + predicted_ms, device.free_ms if device.in_use > cost else 0.0)
+
+    def _release(self, dispatch: Dispatch, now_ms: float) -> None:
+        device = self._devices[dispatch.device]
+        device.in_use -= dispatch.cost
+        if not device.in_use:
+            busy_ms = max(now_ms - device.since_ms, 0.0)
+            device.utilization = utilization_after(device.utilization, idle_ms=0.0, busy_ms=busy_ms)
+            device.since_ms = device.free_ms = now_ms
+
+    @staticmethod
+    def _fits(device: _Device, cost: int) -> bool:
+        return not device.in_use or device.in_use + cost <= device.capacity
+
+    def _push(self, model: _Model, request: Request) -> None:
+        heappush(model.queue, (*request.key, request.number, request))
+        request.waiting = True
+        model.waiting += 1
+        model.waiting_rows += request.rows
+        self.waiting += 1
+
+    def _uncount(self, model: _Model, request: Request) -> None:
+        request.waiting = False
+        model.waiting -= 1
+        model.waiting_rows -= request.rows
+        self.waiting -= 1
+
+    def _switched(self, model: _Model, outcome: tuple[PlacementState, Switch | None], now_ms: float) -> None:
+        model.state, switch = outcome
+        if switch is not None:
+            self.switches.append(ModelSwitch(model.name, switch, now_ms))
+            self._refresh(model)
+
+    def _refresh(self, model: _Model) -> None:
+        """Note the shortest way to an answer; a full batch is measured out again when it is asked for."""
+        model.full_rows = 0
+        active, one = model.state.active, call_rows(model.batching, 1)
+        model.shortest_ms = predict_ms(model.latencies[active], one)
+        if self.rules.spill != "never":
+            for latency, known in zip(model.latencies, model.state.lanes, strict=True):
+                if latency.sizes and not (known.hot or known.missing):
+                    model.shortest_ms = min(model.shortest_ms, predict_ms(latency, one))
