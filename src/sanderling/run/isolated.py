@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from sanderling.core import errors
-from sanderling.core.errors import EngineError, SanderlingError
+from sanderling.core.errors import EngineError, SanderlingError, TensorError
 from sanderling.core.tensor import Array, Feeds, TensorSpec
 from sanderling.run import wire
 from sanderling.run.copies import CopyCount, write_results
@@ -200,6 +200,7 @@ class IsolatedExecutable:
         memory: buffers given before are then copied as any other array. Without shared memory, all of them are.
 
         Raises:
+            TensorError: an input or output is of strings.
             EngineError: the worker is gone, or the executable is closed.
         """
         with self._turn:
@@ -313,6 +314,9 @@ class IsolatedExecutable:
 
 
 def _sizes(specs: tuple[TensorSpec, ...], batch: int) -> dict[str, int]:
+    strings = next((spec for spec in specs if spec.dtype == "str"), None)
+    if strings is not None:
+        raise TensorError(f"'{strings.name}' is of strings, which have no buffer: give arrays of your own")
     return {spec.name: math.prod(spec.concrete_shape(batch)) * np.dtype(spec.dtype).itemsize for spec in specs}
 
 

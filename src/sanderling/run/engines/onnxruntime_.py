@@ -143,22 +143,18 @@ def run_bound(
     names: Sequence[str],
     count: CopyCount,
 ) -> dict[str, Array]:
-    """Run a session of ONNX Runtime on the callers' own memory; arrays must be contiguous.
-
-    Inputs are bound by address: ``bind_cpu_input`` would keep them alive as long as the binding.
-    """
-    binding = session.io_binding()
+    """Run a session of ONNX Runtime on the caller's own memory; arrays must be contiguous."""
+    binding = session.io_binding()  # of this call alone, as it keeps the arrays alive
     for name, array in feeds.items():
-        if array.dtype.kind in "UO":  # strings have no address that ONNX Runtime could read
-            binding.bind_cpu_input(name, array)
-        else:
-            binding.bind_input(name, "cpu", 0, array.dtype, array.shape, address_of(array))
+        binding.bind_cpu_input(name, array)
+    addresses = []
     for name in names:
         array = outputs[name]
-        binding.bind_output(name, "cpu", 0, array.dtype, array.shape, address_of(array))
+        addresses.append(address_of(array))
+        binding.bind_output(name, "cpu", 0, array.dtype, array.shape, addresses[-1])
     session.run_with_iobinding(binding)
-    for name, made in zip(names, binding.get_outputs(), strict=True):
-        if made.data_ptr() != address_of(outputs[name]):  # an output that is an input is given back where that lies
+    for name, address, made in zip(names, addresses, binding.get_outputs(), strict=True):
+        if made.data_ptr() != address:  # an output that is an input is given back where that lies
             np.copyto(outputs[name], made.numpy())
             count.add(outputs[name].nbytes)
     return {name: outputs[name] for name in names}
