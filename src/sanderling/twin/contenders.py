@@ -56,7 +56,7 @@ def of_policy(
     lanes: dict[str, tuple[str, ...]] = {}
     absent: dict[str, None] = {}
     capacities = {device: table.device(device).capacity for device in table.device_kinds}
-    thresholds_c: dict[str, float] = {}
+    thresholds_c: dict[str, tuple[float, float]] = {}
     for model in models:
         entries = table.model(model)
         kinds = {device: kind for device, kind in table.device_kinds.items() if device in entries}
@@ -64,7 +64,7 @@ def of_policy(
         absent |= dict.fromkeys(order.absent)
         lanes[model] = order.devices
         rules = [lane_rule(policy, device, device, kinds[device]) for device in order.devices]
-        thresholds_c |= {rule.device: rule.leave_c for rule in rules if rule.leave_c < NEVER}
+        thresholds_c |= {rule.device: (rule.leave_c, rule.return_c) for rule in rules if rule.leave_c < NEVER}
         dispatcher.add_model(
             model,
             rules,

@@ -70,14 +70,14 @@ class Contender:
     Attributes:
         lanes: the devices of each model, as its lanes are numbered.
         default_deadline_ms: from arrival on, for requests that bring none.
-        thresholds_c: temperatures from which it leaves devices, by device.
+        thresholds_c: by device the temperatures at which it leaves and returns.
     """
 
     name: str
     scheduler: Scheduler
     lanes: dict[str, tuple[str, ...]]
     default_deadline_ms: float = NEVER
-    thresholds_c: dict[str, float] = field(default_factory=dict)
+    thresholds_c: dict[str, tuple[float, float]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
