@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sanderling.cli.output import ANSWER_IS_NO, print_result, reporting_errors
+from sanderling.cli.replaying import replay
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -410,6 +411,9 @@ def devices(
             "sensors": {"temperatures": [asdict(entry) for entry in temperatures]},
         }
         print_result(value, as_json=as_json, show=lambda console: _present().engines(console, states, temperatures))
+
+
+app.command()(replay)
 
 
 @app.command()
