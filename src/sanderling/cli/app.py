@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sanderling.cli.output import ANSWER_IS_NO, print_result, reporting_errors
+from sanderling.cli.replaying import replay
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -407,6 +408,9 @@ def devices(
         states, sensors = list_engines(), survey_sensors()
         value = {"engines": [asdict(state) for state in states], "sensors": asdict(sensors)}
         print_result(value, as_json=as_json, show=lambda console: _present().engines(console, states, sensors))
+
+
+app.command()(replay)
 
 
 @app.command()
