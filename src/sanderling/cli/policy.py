@@ -100,15 +100,25 @@ def _show(console: Console, file: Path, found: Policy) -> None:
     if not found.device_priorities:
         console.print("  devices: as the package's plan ranks them", soft_wrap=True)
     given, values = _given(found), found.model_dump(mode="json", by_alias=True)
-    rows = []
+    said, defaults = [], []
     for key in keys():
-        if DEVICE in key.place:
-            continue
-        value: Any = values
-        for name in key.place:
-            value = value[name]
-        rows.append([key.name, _plain(value), "" if key.name in given else "default", escape(key.meaning)])
-    console.print(table([("key", False), ("value", False), ("", False), ("meaning", False)], rows))
+        if DEVICE not in key.place:
+            value = _plain(_at(values, key.place))
+            if key.name in given:
+                said.append([key.name, value, escape(key.meaning)])
+            else:
+                defaults.append([key.name, value])
+    if said:
+        console.print(table([("in the file", False), ("", False), ("", False)], said))
+    console.print(table([("by default", False), ("", False)], defaults))
+    console.print("what each key means: docs/policy.md, or sanderling policy example", soft_wrap=True)
+
+
+def _at(content: dict[str, Any], place: tuple[str, ...]) -> object:
+    value: Any = content
+    for name in place:
+        value = value[name]
+    return value
 
 
 def _left_when(found: Policy, threshold: FallbackThreshold) -> str:
@@ -119,7 +129,8 @@ def _left_when(found: Policy, threshold: FallbackThreshold) -> str:
     text = f"left after {' or '.join(reasons)}, for {recovery.hold_off / 1000:g} s at first"
     if threshold.temp is not None:
         marked = " (default)" if threshold.cooldown_temp is None else ""
-        text += f"; at {threshold.temp:g} °C, until it is at {threshold.return_c:g} °C{marked}"
+        sensor = f" by the sensor {threshold.sensor}" if threshold.sensor else ""
+        text += f"; at {threshold.temp:g} °C{sensor}, until it is at {threshold.return_c:g} °C{marked}"
     return text
 
 

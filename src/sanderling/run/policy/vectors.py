@@ -126,8 +126,8 @@ def _placement(source: random.Random) -> Iterator[Case]:
         LaneRule("gpu", "gpu", 30.0, 85.0, 75.0),
         LaneRule("cpu", "cpu"),
     )
-    recovery = RecoveryRule(3, 100.0, 500.0)
     for walk in range(6):
+        recovery = RecoveryRule(2 + walk % 2, 100.0, 500.0)
         lanes = rules[: 2 + walk % 3]
         case, state = _case("placement.start", rules=lanes)
         yield case
@@ -138,7 +138,7 @@ def _placement(source: random.Random) -> Iterator[Case]:
             function, arguments = _observation(source, lanes, recovery, lane, state)
             case, (state, _) = _case(f"placement.{function}", **arguments, state=state, now_ms=now_ms)
             yield case
-    yield from _placement_edges(recovery)
+    yield from _placement_edges(RecoveryRule(3, 100.0, 500.0))
 
 
 def _observation(
@@ -150,7 +150,7 @@ def _observation(
         source, "call", "call", "call", "call", "failure", "heat", "heat", "presence", "pin", "choose", "pardon"
     )
     if kind == "call":
-        latency_ms = _pick(source, 5.0, 15.0, 15.001, 40.0)
+        latency_ms = _pick(source, 15.0, 15.001, 40.0, 40.0)
         return "after_call", {"rules": rules, "recovery": recovery, "lane": busy, "latency_ms": latency_ms}
     if kind == "failure":
         return "after_failure", {"recovery": recovery, "lane": busy, "reason": "the engine failed"}
