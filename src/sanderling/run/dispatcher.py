@@ -27,6 +27,7 @@ from sanderling.run.policy.scheduling import (
 
 Refusal = Literal["late", "full"]
 _TRUSTED_MS = 10_000.0  # since a model's last call: then a request that seems too late is let through, to measure again
+_LATER_MS = 1e-3  # than the last moment to start: then a request is late in spite of rounding
 _FORGOTTEN = 64  # cancelled requests that a queue may hold beside as many as wait
 
 
@@ -248,13 +249,24 @@ class Dispatcher:
                 dispatch = self._next_on(device, now_ms)
                 if dispatch is not None:
                     return dispatch
+        for model in self._models.values():
+            self._head(model, now_ms)
         return None
 
     def wake_ms(self) -> float:
-        """When ``next`` should be asked again although nothing has happened; infinite if never."""
+        """When ``next`` should be asked again although nothing has happened; infinite if never.
+
+        When a hold-off or a cap ends, or the most urgent request of a model becomes late.
+        """
         if not self.waiting:
             return NEVER
-        return min(self._capped_until_ms, *(model.state.wake_ms for model in self._models.values()))
+        moments = [self._capped_until_ms]
+        for model in self._models.values():
+            moments.append(model.state.wake_ms)
+            if model.queue and self.rules.drop_late:
+                head = model.queue[0][3]
+                moments.append(head.deadline_ms - self._shortest_ms(model, head) + _LATER_MS)
+        return min(moments)
 
     def complete(self, dispatch: Dispatch, now_ms: float, *, learn: bool = True) -> None:
         """A batch has run.
@@ -378,12 +390,12 @@ class Dispatcher:
         return (
             request.deadline_ms != NEVER
             and self.rules.drop_late
-            and is_late(
-                now_ms=now_ms,
-                deadline_ms=request.deadline_ms,
-                shortest_ms=model.shortest_ms if not request.is_probe else 0.0,
-            )
+            and is_late(now_ms=now_ms, deadline_ms=request.deadline_ms, shortest_ms=self._shortest_ms(model, request))
         )
+
+    @staticmethod
+    def _shortest_ms(model: _Model, request: Request) -> float:
+        return 0.0 if request.is_probe else model.shortest_ms
 
     def _lane_on(self, device: _Device, model: _Model, head: Request, now_ms: float) -> int | None:
         """The lane on which this device should run a model's next request, or None if it should wait for another."""
@@ -397,8 +409,8 @@ class Dispatcher:
     @staticmethod
     def _retry_lane(model: _Model, request: Request) -> int:
         """The lane in use, or the first that has not failed a request yet; at last one that did not fail it alone."""
-        order = (model.state.active, *range(len(model.lanes)))
-        for failed in ({lane for lane, _ in request.failures}, request.failed_alone):
+        order: tuple[int, ...] = (model.state.active, *range(len(model.lanes)))
+        for failed in (frozenset(lane for lane, _ in request.failures), request.failed_alone):
             for lane in order:
                 if lane not in failed:
                     return lane

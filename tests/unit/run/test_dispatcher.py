@@ -87,6 +87,18 @@ def test_request_that_cannot_be_in_time_is_refused_or_dropped_exactly_then():
     assert made.dropped == [late]
 
 
+def test_request_that_becomes_late_behind_a_hung_call_is_dropped_when_the_host_is_woken():
+    made = add(dispatcher(), lanes=(NPU,))
+    submit(made, Request("a"))
+    made.next(0.0)
+    (late,) = submit(made, Request("a", deadline_ms=30.0))
+    assert made.next(1.0) is None
+    assert made.dropped == []
+    assert made.wake_ms() == pytest.approx(20.0, abs=0.01)
+    assert made.next(made.wake_ms()) is None
+    assert (made.dropped, made.wake_ms()) == ([late], NEVER)
+
+
 def test_late_request_runs_where_the_policy_does_not_drop():
     made = add(dispatcher(drop_late=False))
     submit(made, Request("a", deadline_ms=1.0))

@@ -395,13 +395,14 @@ def parse_policy(text: str, name: str = "policy") -> Policy:
 def policy_schema() -> dict[str, Any]:
     """The JSON Schema of policy files."""
     schema = Policy.model_json_schema(by_alias=True)
-    sections = {section.__name__: section for section in (Policy, *_Section.__subclasses__())}
+    kinds: list[type[BaseModel]] = [Policy, *_Section.__subclasses__()]
+    sections = {section.__name__: section for section in kinds}
     for name, part in ({"Policy": schema} | schema["$defs"]).items():
         for key, meaning in meanings(sections[name]).items():
             part["properties"][key]["description"] = meaning
         for value in part["properties"].values():
             value.pop("title", None)
-        part["description"] = inspect.getdoc(sections[name]).splitlines()[0]  # type: ignore[union-attr]
+        part["description"] = (inspect.getdoc(sections[name]) or "").partition("\n")[0]
         part["properties"]["$comment"] = {"description": "for readers; means nothing"}
     known = schema["properties"]
     known["$schema"] = {"type": "string", "description": "for editors; means nothing"}
