@@ -411,11 +411,9 @@ class Dispatcher:
     def _retry_lane(model: _Model, request: Request) -> int:
         """The lane in use, or the first that has not failed a request yet; at last one that did not fail it alone."""
         order = (model.state.active, *range(len(model.lanes)))
-        for failed in ({lane for lane, _ in request.failures}, request.failed_alone):
-            for lane in order:
-                if lane not in failed:
-                    return lane
-        raise AssertionError("a request that every lane failed does not wait")
+        failed = {lane for lane, _ in request.failures}
+        untried = [lane for lane in order if lane not in failed]
+        return (untried or [lane for lane in order if lane not in request.failed_alone])[0]
 
     def _spill_lane(self, device: _Device, model: _Model, head: Request, own: int, now_ms: float) -> int | None:
         busy = self._devices[model.lanes[own].device]

@@ -124,12 +124,11 @@ def layout_for(inputs: Mapping[str, int], outputs: Mapping[str, int]) -> Layout:
     Capacities are powers of two, so that growing batches seldom need another block; what is not used takes no memory.
     """
     end = 0
-    places: list[dict[str, Place]] = []
-    for sizes in (inputs, outputs):
-        places.append({})
+    places: tuple[dict[str, Place], dict[str, Place]] = ({}, {})
+    for own, sizes in zip(places, (inputs, outputs), strict=True):
         for name, size in sizes.items():
             capacity = max(_ALIGNED_BYTES, 1 << max(0, size - 1).bit_length())
-            places[-1][name] = Place(end, capacity)
+            own[name] = Place(end, capacity)
             end += capacity  # a multiple of the alignment
     return Layout(*places, max(end, _LEAST_BYTES))
 

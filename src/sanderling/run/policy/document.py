@@ -396,7 +396,7 @@ def parse_policy(text: str, name: str = "policy") -> Policy:
 def policy_schema() -> dict[str, Any]:
     """The JSON Schema of policy files."""
     schema = Policy.model_json_schema(by_alias=True)
-    sections = {section.__name__: section for section in (Policy, *_Section.__subclasses__())}
+    sections: dict[str, type[BaseModel]] = {each.__name__: each for each in _Section.__subclasses__()}
     for name, part in ({"Policy": schema} | schema["$defs"]).items():
         for key, meaning in meanings(sections[name]).items():
             part["properties"][key]["description"] = meaning
