@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from typing import Literal, NamedTuple
 
 from sanderling.run.policy import NEVER, placement
 from sanderling.run.policy.batching import BatchRules, batch_rows, call_rows
-from sanderling.run.policy.latency import LatencyModel, observe, predict_ms
+from sanderling.run.policy.latency import LatencyModel, least_ms, observe, predict_ms, unsure
 from sanderling.run.policy.placement import LaneRule, PlacementState, RecoveryRule, Switch
 from sanderling.run.policy.scheduling import (
     SchedulingRules,
@@ -26,6 +26,8 @@ from sanderling.run.policy.scheduling import (
 )
 
 Refusal = Literal["late", "full"]
+_TRUSTED_MS = 10_000.0  # since a model's last call: then a request that seems too late is let through, to measure again
+_FORGOTTEN = 64  # cancelled requests that a queue may hold beside as many as wait
 
 
 class Request:
@@ -38,13 +40,17 @@ class Request:
         priority: larger is sooner; below 0 is background work.
         payload: whatever the host keeps with it.
         failures: lanes that failed it, with the reasons.
+        failed_alone: lanes that failed it when no other request was in the batch.
         waiting: whether it is in a queue.
+        is_probe: it seemed too late when it came, and was let through to measure again.
     """
 
     __slots__ = (
         "arrival_ms",
         "deadline_ms",
+        "failed_alone",
         "failures",
+        "is_probe",
         "key",
         "model",
         "number",
@@ -63,7 +69,9 @@ class Request:
         self.priority = priority
         self.payload = payload
         self.waiting = False
+        self.is_probe = False
         self.failures: tuple[tuple[int, str], ...] = ()
+        self.failed_alone: frozenset[int] = frozenset()
         self.arrival_ms = 0.0
         self.number = 0
         self.key = (0, 0.0)
@@ -117,6 +125,7 @@ class _Model:
     batching: BatchRules
     recovery: RecoveryRule
     state: PlacementState
+    since: int  # number of the last request that came before it
     queue: list[tuple[int, float, int, Request]] = field(default_factory=list)
     waiting: int = 0
     waiting_rows: int = 0
@@ -124,6 +133,7 @@ class _Model:
     full_rows: int = 0  # of a full batch on the lane in use; 0 until it is asked for
     full_ms: float = 0.0
     shortest_ms: float = 0.0
+    heard_ms: float | None = None  # when a call last ended, or was let through for that
 
 
 class Dispatcher:
@@ -177,9 +187,23 @@ class Dispatcher:
             batching,
             recovery,
             placement.start(tuple(lanes)),
+            self._numbers,
         )
         self._models[name] = model
         self._refresh(model)
+
+    @property
+    def capacity(self) -> int:
+        """Calls that can run at once at most."""
+        return sum(device.capacity for device in self._devices.values())
+
+    def add_lane(self, model_name: str, rule: LaneRule, latency: LatencyModel, *, cost: int = 1) -> None:
+        """Add a way of running as the last in a model's ranking."""
+        self._devices.setdefault(rule.device, _Device(rule.device, 1))
+        model = self._models[model_name]
+        model.lanes, model.costs = (*model.lanes, rule), (*model.costs, cost)
+        model.latencies.append(latency)
+        model.state = model.state._replace(lanes=(*model.state.lanes, placement.LaneState()))
 
     def remove_model(self, name: str) -> list[Request]:
         """Forget a model; returns the requests that still waited."""
@@ -194,15 +218,19 @@ class Dispatcher:
         model = self._models[request.model]
         if model.waiting >= self.rules.queue_limit:
             return "full"
-        if self.rules.drop_late and is_late(
-            now_ms=now_ms, deadline_ms=request.deadline_ms, shortest_ms=model.shortest_ms
-        ):
-            return "late"
+        if model.heard_ms is None:
+            model.heard_ms = now_ms
+        request.is_probe = False
+        if self._is_late(model, request, now_ms):
+            request.is_probe = not model.waiting and now_ms - model.heard_ms >= _TRUSTED_MS
+            if self._is_late(model, request, now_ms):
+                return "late"
+            model.heard_ms = now_ms
         self._numbers += 1
         request.number = self._numbers
         request.arrival_ms = now_ms
         request.key = urgency(self.rules, priority=request.priority, arrival_ms=now_ms, deadline_ms=request.deadline_ms)
-        model.latest_deadline_ms = max(model.latest_deadline_ms, request.key[1])
+        model.latest_deadline_ms = max(model.latest_deadline_ms, request.key[1]) if model.waiting else request.key[1]
         self._push(model, request)
         return None
 
@@ -210,7 +238,11 @@ class Dispatcher:
         """Take back a request that waits; False when it runs already or is done."""
         if not request.waiting:
             return False
-        self._uncount(self._models[request.model], request)
+        model = self._models[request.model]
+        self._uncount(model, request)
+        if len(model.queue) > 2 * model.waiting + _FORGOTTEN:
+            model.queue = [entry for entry in model.queue if entry[3].waiting]
+            heapify(model.queue)
         return True
 
     def next(self, now_ms: float) -> Dispatch | None:
@@ -245,13 +277,16 @@ class Dispatcher:
             now_ms: when it ended.
             learn: whether its latency says something; False where it includes loading.
         """
-        model = self._models.get(dispatch.model)
+        model = self._model_of(dispatch)
         self._release(dispatch, now_ms)
         if model is None or not learn:
             return
         latency_ms = now_ms - dispatch.started_ms
         lane = dispatch.lane
-        model.latencies[lane] = observe(model.latencies[lane], dispatch.call_rows, latency_ms)
+        model.heard_ms = now_ms
+        known = model.latencies[lane]
+        known = unsure(known) if any(request.is_probe for request in dispatch.requests) else known
+        model.latencies[lane] = observe(known, dispatch.call_rows, latency_ms)
         outcome = placement.after_call(
             model.lanes, model.recovery, model.state, lane=lane, latency_ms=latency_ms, now_ms=now_ms
         )
@@ -259,12 +294,15 @@ class Dispatcher:
         self._refresh(model)
 
     def fail(self, dispatch: Dispatch, reason: str, now_ms: float) -> list[Request]:
-        """A batch failed: its requests are tried on another lane, each by itself, so that one cannot spoil the rest.
+        """A batch failed: its requests are tried again, each by itself, so that one cannot spoil the rest.
+
+        Another lane is preferred; one that failed a request together with others is tried once more for it alone.
 
         Returns:
-            Requests that failed on every lane. The lanes are pardoned for those.
+            Requests that every lane failed when they were alone, and those of a model that is gone. The lanes are
+            pardoned for the former.
         """
-        model = self._models.get(dispatch.model)
+        model = self._model_of(dispatch)
         self._release(dispatch, now_ms)
         if model is None:
             return list(dispatch.requests)
@@ -273,13 +311,14 @@ class Dispatcher:
         lost = []
         for request in dispatch.requests:
             request.failures = (*request.failures, (dispatch.lane, reason))
-            tried = {lane for lane, _ in request.failures}
-            if len(tried) < len(model.lanes):
+            if len(dispatch.requests) == 1:
+                request.failed_alone |= {dispatch.lane}
+            if len(request.failed_alone) < len(model.lanes):
                 self._push(model, request)
                 continue
             lost.append(request)
-            pardoned = placement.after_pardon(model.state, lanes=tuple(sorted(tried)), now_ms=now_ms)
-            self._switched(model, pardoned, now_ms)
+            lanes = tuple(range(len(model.lanes)))
+            self._switched(model, placement.after_pardon(model.state, lanes=lanes, now_ms=now_ms), now_ms)
         self._refresh(model)
         return lost
 
@@ -329,6 +368,11 @@ class Dispatcher:
                 best = model, head, lane
         return self._batch(device, *best, now_ms) if best is not None else None
 
+    def _model_of(self, dispatch: Dispatch) -> _Model | None:
+        """The model that a batch was for, unless it is gone; another may have its name by now."""
+        model = self._models.get(dispatch.model)
+        return model if model is not None and dispatch.requests[0].number > model.since else None
+
     def _head(self, model: _Model, now_ms: float) -> Request | None:
         """The most urgent request that can still be in time; later ones are dropped, cancelled ones forgotten."""
         while model.queue:
@@ -347,20 +391,31 @@ class Dispatcher:
         return (
             request.deadline_ms != NEVER
             and self.rules.drop_late
-            and is_late(now_ms=now_ms, deadline_ms=request.deadline_ms, shortest_ms=model.shortest_ms)
+            and is_late(
+                now_ms=now_ms,
+                deadline_ms=request.deadline_ms,
+                shortest_ms=model.shortest_ms if not request.is_probe else 0.0,
+            )
         )
 
     def _lane_on(self, device: _Device, model: _Model, head: Request, now_ms: float) -> int | None:
         """The lane on which this device should run a model's next request, or None if it should wait for another."""
-        own = model.state.active
-        if head.failures:
-            tried = {lane for lane, _ in head.failures}
-            own = own if own not in tried else next(lane for lane in range(len(model.lanes)) if lane not in tried)
+        own = self._retry_lane(model, head) if head.failures else model.state.active
         if model.lanes[own].device == device.name:
             return own if self._fits(device, model.costs[own]) else None
         if self.rules.spill == "never" or head.failures:
             return None
         return self._spill_lane(device, model, head, own, now_ms)
+
+    @staticmethod
+    def _retry_lane(model: _Model, request: Request) -> int:
+        """The lane in use, or the first that has not failed a request yet; at last one that did not fail it alone."""
+        order = (model.state.active, *range(len(model.lanes)))
+        for failed in ({lane for lane, _ in request.failures}, request.failed_alone):
+            for lane in order:
+                if lane not in failed:
+                    return lane
+        raise AssertionError("a request that every lane failed does not wait")
 
     def _spill_lane(self, device: _Device, model: _Model, head: Request, own: int, now_ms: float) -> int | None:
         busy = self._devices[model.lanes[own].device]
@@ -369,7 +424,7 @@ class Dispatcher:
         for lane, rule in enumerate(model.lanes):
             if rule.device != device.name or not self._fits(device, model.costs[lane]):
                 continue
-            if placement.blocked(model.state.lanes[lane], now_ms):
+            if not model.latencies[lane].sizes or placement.blocked(model.state.lanes[lane], now_ms):
                 continue
             rows = call_rows(model.batching, head.rows)
             other_finish_ms = now_ms + predict_ms(model.latencies[lane], rows)
@@ -473,8 +528,8 @@ class Dispatcher:
         """Note the shortest way to an answer; a full batch is measured out again when it is asked for."""
         model.full_rows = 0
         active, one = model.state.active, call_rows(model.batching, 1)
-        model.shortest_ms = predict_ms(model.latencies[active], one)
+        model.shortest_ms = least_ms(model.latencies[active], one)
         if self.rules.spill != "never":
             for latency, known in zip(model.latencies, model.state.lanes, strict=True):
-                if not (known.hot or known.missing):
-                    model.shortest_ms = min(model.shortest_ms, predict_ms(latency, one))
+                if latency.sizes and not (known.hot or known.missing):
+                    model.shortest_ms = min(model.shortest_ms, least_ms(latency, one))

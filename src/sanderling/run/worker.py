@@ -12,14 +12,17 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from sanderling.core.errors import SanderlingError
 from sanderling.core.tensor import Array
-from sanderling.run import wire
+from sanderling.run import shared_memory, wire
 from sanderling.run.engines import engine
 from sanderling.run.engines.base import Compute, EngineOptions, Executable, Optimization
 
 IN_WORKER = "SANDERLING_WORKER"  # set in the environment of every worker
 Load = Callable[[dict[str, Any]], Executable]
+Message = tuple[dict[str, Any], dict[str, Array]]
 
 
 def load_by_engine(header: dict[str, Any]) -> Executable:
@@ -29,7 +32,7 @@ def load_by_engine(header: dict[str, Any]) -> Executable:
 
 def serve(source: int, sink: int, load: Load = load_by_engine) -> None:
     """Answer messages until the parent is gone."""
-    loaded: dict[int, Executable] = {}
+    loaded: dict[int, Loaded] = {}
     while True:
         try:
             header, arrays = wire.receive(source)
@@ -44,19 +47,70 @@ def serve(source: int, sink: int, load: Load = load_by_engine) -> None:
         wire.send(sink, answer, outputs)
 
 
-def _answer(
-    header: dict[str, Any], arrays: dict[str, Array], loaded: dict[int, Executable], load: Load
-) -> tuple[dict[str, Any], dict[str, Array]]:
+class Loaded:
+    """A graph, and the memory that it shares with the parent once that offers some."""
+
+    def __init__(self, executable: Executable) -> None:
+        self.executable = executable
+        self._block: shared_memory.Block | None = None
+        self._room: dict[str, shared_memory.Place] = {}
+
+    def share(self, header: dict[str, Any]) -> Message:
+        """Attach the block that a message offers; the answer says why where that fails."""
+        self._block, self._room = None, {}
+        try:
+            self._block = shared_memory.Block.attach(header["path"], int(header["size_bytes"]))
+        except shared_memory.Unshared as error:
+            return {"unshared": str(error)}, {}
+        self._room = {name: shared_memory.Place(*map(int, place)) for name, place in header["room"].items()}
+        return {}, {}
+
+    def run(self, header: dict[str, Any], arrays: dict[str, Array]) -> Message:
+        """Execute once, on arrays of the message, or on those of the block that it names."""
+        before = self.executable.copied_bytes
+        if "inputs" not in header:
+            results = self.executable.run(arrays)
+            return {"copied_bytes": self.executable.copied_bytes - before}, results
+        feeds = self._arrays(header["inputs"])
+        if "outputs" in header:
+            self.executable.run(feeds, self._arrays(header["outputs"]))
+            return {"copied_bytes": self.executable.copied_bytes - before}, {}
+        results = self.executable.run(feeds)
+        return self._put(results, self.executable.copied_bytes - before)
+
+    def _arrays(self, told: list[dict[str, Any]]) -> dict[str, Array]:
+        if self._block is None:
+            raise ValueError("a message names shared memory, and none is attached")
+        return {item["name"]: self._block.array(item) for item in told}
+
+    def _put(self, results: dict[str, Array], copied_bytes: int) -> Message:
+        """Results that have room in the block are told, the others are sent."""
+        fitting = {
+            name: array
+            for name, array in results.items()
+            if name in self._room and array.nbytes <= self._room[name].capacity_bytes and not array.dtype.hasobject
+        }
+        told = shared_memory.described(fitting, self._room)
+        for item, target in zip(told, self._arrays(told).values(), strict=True):
+            np.copyto(target, fitting[item["name"]])
+            copied_bytes += target.nbytes
+        sent = {name: array for name, array in results.items() if name not in fitting}
+        return {"outputs": told, "copied_bytes": copied_bytes}, sent
+
+
+def _answer(header: dict[str, Any], arrays: dict[str, Array], loaded: dict[int, Loaded], load: Load) -> Message:
     command, key = header["command"], int(header["key"])
     if command == "load":
-        loaded[key] = load(header)
-        return _described(loaded[key]), {}
+        loaded[key] = Loaded(load(header))
+        return _described(loaded[key].executable), {}
+    if command == "share":
+        return loaded[key].share(header)
     if command == "run":
-        return {}, loaded[key].run(arrays)
+        return loaded[key].run(header, arrays)
     if command == "time":
-        return {"samples_ms": _timed(loaded[key], arrays, header)}, {}
+        return {"samples_ms": _timed(loaded[key].executable, arrays, header)}, {}
     if command == "close":
-        loaded.pop(key).close()
+        loaded.pop(key).executable.close()
         return {}, {}
     raise ValueError(f"unknown command '{command}'")
 

@@ -71,11 +71,28 @@ def observe(model: LatencyModel, rows: int, latency_ms: float) -> LatencyModel:
     )
 
 
+def unsure(model: LatencyModel) -> LatencyModel:
+    """The same means, so that the next measurement of each counts as much as all before."""
+    return model._replace(counts=(1,) * len(model.counts))
+
+
+def least_ms(model: LatencyModel, rows: int) -> float:
+    """Milliseconds that a call with ``rows`` takes at the very least, as far as is known; 0 where nothing is.
+
+    No more than any larger batch; below the smallest known size, in proportion to the rows: what was never measured is
+    not ruled out.
+    """
+    larger = [mean for size, mean in zip(model.sizes, model.means_ms, strict=True) if size >= rows]
+    if not larger:
+        return predict_ms(model, rows)
+    return min(*larger, model.means_ms[0] * rows / model.sizes[0]) if rows < model.sizes[0] else min(larger)
+
+
 def predict_ms(model: LatencyModel, rows: int) -> float:
     """Milliseconds of a call with ``rows``.
 
-    Between two known sizes on a straight line; above the largest and below the smallest, in proportion to the rows
-    (a batch that was never seen is not trusted to save anything). 0 where nothing is known.
+    Between two known sizes on a straight line; above the largest, in proportion to the rows (a batch that was never
+    seen is not trusted to save anything); below the smallest, as much as that one. 0 where nothing is known.
     """
     sizes, means, _ = model
     if not sizes:
