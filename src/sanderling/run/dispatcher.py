@@ -151,6 +151,7 @@ class Dispatcher:
         self.waiting = 0
         self._devices: dict[str, _Device] = {}
         self._models: dict[str, _Model] = {}
+        self._backlogs_ms: dict[str, float] = {}
         self._numbers = 0
         self._capped_until_ms = NEVER
 
@@ -256,18 +257,23 @@ class Dispatcher:
         for model in self._models.values():
             if model.state.wake_ms <= now_ms:
                 self._switched(model, placement.choose(model.state, now_ms=now_ms), now_ms)
-        for device in self._devices.values():
-            if device.in_use < device.capacity:
-                dispatch = self._next_on(device, now_ms)
-                if dispatch is not None:
-                    return dispatch
+        free = [device for device in self._devices.values() if device.in_use < device.capacity]
+        heads = self._heads(now_ms) if free else []
+        for device in free:
+            dispatch = self._next_on(device, heads, now_ms)
+            if dispatch is not None:
+                return dispatch
         return None
 
     def wake_ms(self) -> float:
         """When ``next`` should be asked again although nothing has happened; infinite if never."""
         if not self.waiting:
             return NEVER
-        return min(self._capped_until_ms, *(model.state.wake_ms for model in self._models.values()))
+        soonest_ms = self._capped_until_ms
+        for model in self._models.values():
+            if model.state.wake_ms < soonest_ms:
+                soonest_ms = model.state.wake_ms
+        return soonest_ms
 
     def complete(self, dispatch: Dispatch, now_ms: float, *, learn: bool = True) -> None:
         """A batch has run.
@@ -357,16 +363,23 @@ class Dispatcher:
         """Share of a device's recent time that it was busy, when it last ended a batch."""
         return self._devices[device].utilization
 
-    def _next_on(self, device: _Device, now_ms: float) -> Dispatch | None:
-        best: tuple[_Model, Request, int] | None = None
+    def _heads(self, now_ms: float) -> list[tuple[_Model, Request]]:
+        """Each model's most urgent request, the most urgent first."""
+        heads = []
         for model in self._models.values():
             head = self._head(model, now_ms) if model.waiting else None
-            if head is None or (best is not None and (head.key, head.number) >= (best[1].key, best[1].number)):
-                continue
+            if head is not None:
+                heads.append((model, head))
+        if len(heads) > 1:
+            heads.sort(key=lambda entry: (entry[1].key, entry[1].number))
+        return heads
+
+    def _next_on(self, device: _Device, heads: list[tuple[_Model, Request]], now_ms: float) -> Dispatch | None:
+        for model, head in heads:
             lane = self._lane_on(device, model, head, now_ms)
             if lane is not None and not self._is_capped(device, head, now_ms):
-                best = model, head, lane
-        return self._batch(device, *best, now_ms) if best is not None else None
+                return self._batch(device, model, head, lane, now_ms)
+        return None
 
     def _model_of(self, dispatch: Dispatch) -> _Model | None:
         """The model that a batch was for, unless it is gone; another may have its name by now."""
@@ -426,18 +439,20 @@ class Dispatcher:
                 continue
             if not model.latencies[lane].sizes or placement.blocked(model.state.lanes[lane], now_ms):
                 continue
-            rows = call_rows(model.batching, head.rows)
-            other_finish_ms = now_ms + predict_ms(model.latencies[lane], rows)
+            other_finish_ms = now_ms + predict_ms(model.latencies[lane], call_rows(model.batching, head.rows))
+            if other_finish_ms > head.deadline_ms:
+                continue
             late_ms = model.latest_deadline_ms if head.deadline_ms != NEVER else NEVER
             own_finish_ms = max(busy.free_ms, now_ms) + self._backlog_ms(busy)
-            if other_finish_ms <= head.deadline_ms and spills(
-                self.rules, own_finish_ms=own_finish_ms, other_finish_ms=other_finish_ms, deadline_ms=late_ms
-            ):
+            if spills(self.rules, own_finish_ms=own_finish_ms, other_finish_ms=other_finish_ms, deadline_ms=late_ms):
                 return lane
         return None
 
     def _backlog_ms(self, device: _Device) -> float:
-        """Milliseconds that all requests whose own device this is would take."""
+        """Milliseconds that all requests whose own device this is would take; kept until one of them changes."""
+        known = self._backlogs_ms.get(device.name)
+        if known is not None:
+            return known
         backlog_ms = 0.0
         for model in self._models.values():
             if model.waiting and model.lanes[model.state.active].device == device.name:
@@ -446,6 +461,7 @@ class Dispatcher:
                     model.full_rows = batch_rows(model.batching, latency, model.batching.max_rows)
                     model.full_ms = predict_ms(latency, call_rows(model.batching, model.full_rows))
                 backlog_ms += model.full_ms * max(model.waiting_rows / model.full_rows, 1.0)
+        self._backlogs_ms[device.name] = backlog_ms
         return backlog_ms
 
     def _is_capped(self, device: _Device, head: Request, now_ms: float) -> bool:
@@ -511,12 +527,14 @@ class Dispatcher:
         model.waiting += 1
         model.waiting_rows += request.rows
         self.waiting += 1
+        self._backlogs_ms.clear()
 
     def _uncount(self, model: _Model, request: Request) -> None:
         request.waiting = False
         model.waiting -= 1
         model.waiting_rows -= request.rows
         self.waiting -= 1
+        self._backlogs_ms.clear()
 
     def _switched(self, model: _Model, outcome: tuple[PlacementState, Switch | None], now_ms: float) -> None:
         model.state, switch = outcome
@@ -527,6 +545,7 @@ class Dispatcher:
     def _refresh(self, model: _Model) -> None:
         """Note the shortest way to an answer; a full batch is measured out again when it is asked for."""
         model.full_rows = 0
+        self._backlogs_ms.clear()
         active, one = model.state.active, call_rows(model.batching, 1)
         model.shortest_ms = least_ms(model.latencies[active], one)
         if self.rules.spill != "never":
