@@ -21,6 +21,7 @@ from sanderling.run.policy.scheduling import (
     capped_for_ms,
     is_late,
     spills,
+    stays,
     urgency,
     utilization_after,
 )
@@ -134,6 +135,19 @@ class _Model:
     full_ms: float = 0.0
     shortest_ms: float = 0.0
     heard_ms: float | None = None  # when a call last ended, or was let through for that
+
+
+class _Head(NamedTuple):
+    """A model's most urgent request, its own lane, and when that would have finished it; 0 if it waits anyway."""
+
+    model: _Model
+    request: Request
+    own: int
+    own_finish_ms: float
+
+
+def _by_urgency(head: _Head) -> tuple[tuple[int, float], int]:
+    return head.request.key, head.request.number
 
 
 class Dispatcher:
@@ -363,22 +377,24 @@ class Dispatcher:
         """Share of a device's recent time that it was busy, when it last ended a batch."""
         return self._devices[device].utilization
 
-    def _heads(self, now_ms: float) -> list[tuple[_Model, Request]]:
+    def _heads(self, now_ms: float) -> list[_Head]:
         """Each model's most urgent request, the most urgent first."""
         heads = []
         for model in self._models.values():
-            head = self._head(model, now_ms) if model.waiting else None
-            if head is not None:
-                heads.append((model, head))
+            request = self._head(model, now_ms) if model.waiting else None
+            if request is None:
+                continue
+            lane = self._retry_lane(model, request) if request.failures else model.state.active
+            heads.append(_Head(model, request, lane, self._own_finish_ms(model, request, lane, now_ms)))
         if len(heads) > 1:
-            heads.sort(key=lambda entry: (entry[1].key, entry[1].number))
+            heads.sort(key=_by_urgency)
         return heads
 
-    def _next_on(self, device: _Device, heads: list[tuple[_Model, Request]], now_ms: float) -> Dispatch | None:
-        for model, head in heads:
-            lane = self._lane_on(device, model, head, now_ms)
-            if lane is not None and not self._is_capped(device, head, now_ms):
-                return self._batch(device, model, head, lane, now_ms)
+    def _next_on(self, device: _Device, heads: list[_Head], now_ms: float) -> Dispatch | None:
+        for head in heads:
+            lane = self._lane_on(device, head, now_ms)
+            if lane is not None and not self._is_capped(device, head.request, now_ms):
+                return self._batch(device, head.model, head.request, lane, now_ms)
         return None
 
     def _model_of(self, dispatch: Dispatch) -> _Model | None:
@@ -411,14 +427,12 @@ class Dispatcher:
             )
         )
 
-    def _lane_on(self, device: _Device, model: _Model, head: Request, now_ms: float) -> int | None:
+    def _lane_on(self, device: _Device, head: _Head, now_ms: float) -> int | None:
         """The lane on which this device should run a model's next request, or None if it should wait for another."""
-        own = self._retry_lane(model, head) if head.failures else model.state.active
+        model, request, own, own_finish_ms = head
         if model.lanes[own].device == device.name:
             return own if self._fits(device, model.costs[own]) else None
-        if self.rules.spill == "never" or head.failures:
-            return None
-        return self._spill_lane(device, model, head, own, now_ms)
+        return self._spill_lane(device, model, request, own_finish_ms, now_ms) if own_finish_ms else None
 
     @staticmethod
     def _retry_lane(model: _Model, request: Request) -> int:
@@ -430,21 +444,30 @@ class Dispatcher:
                     return lane
         raise AssertionError("a request that every lane failed does not wait")
 
-    def _spill_lane(self, device: _Device, model: _Model, head: Request, own: int, now_ms: float) -> int | None:
+    def _own_finish_ms(self, model: _Model, request: Request, own: int, now_ms: float) -> float:
+        """When a request's own device would have finished it; 0 if it waits for that one in any case."""
+        if self.rules.spill == "never" or request.failures:
+            return 0.0
         busy = self._devices[model.lanes[own].device]
         if self._fits(busy, model.costs[own]):
-            return None
+            return 0.0
+        own_finish_ms = max(busy.free_ms, now_ms) + self._backlog_ms(busy)
+        late_ms = model.latest_deadline_ms if request.deadline_ms != NEVER else NEVER
+        return 0.0 if stays(self.rules, own_finish_ms=own_finish_ms, deadline_ms=late_ms) else own_finish_ms
+
+    def _spill_lane(
+        self, device: _Device, model: _Model, request: Request, own_finish_ms: float, now_ms: float
+    ) -> int | None:
+        late_ms = model.latest_deadline_ms if request.deadline_ms != NEVER else NEVER
         for lane, rule in enumerate(model.lanes):
             if rule.device != device.name or not self._fits(device, model.costs[lane]):
                 continue
             if not model.latencies[lane].sizes or placement.blocked(model.state.lanes[lane], now_ms):
                 continue
-            other_finish_ms = now_ms + predict_ms(model.latencies[lane], call_rows(model.batching, head.rows))
-            if other_finish_ms > head.deadline_ms:
-                continue
-            late_ms = model.latest_deadline_ms if head.deadline_ms != NEVER else NEVER
-            own_finish_ms = max(busy.free_ms, now_ms) + self._backlog_ms(busy)
-            if spills(self.rules, own_finish_ms=own_finish_ms, other_finish_ms=other_finish_ms, deadline_ms=late_ms):
+            other_finish_ms = now_ms + predict_ms(model.latencies[lane], call_rows(model.batching, request.rows))
+            if other_finish_ms <= request.deadline_ms and spills(
+                self.rules, own_finish_ms=own_finish_ms, other_finish_ms=other_finish_ms, deadline_ms=late_ms
+            ):
                 return lane
         return None
 
