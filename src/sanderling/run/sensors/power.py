@@ -85,7 +85,8 @@ class EnergyMeter:
     ) -> None:
         self._clock = clock
         self._counters, self._gauges, self.reason = _measurable(root, cards)
-        self.sources = tuple(entry.name for entry in (*self._counters, *self._gauges))
+        counted, gauged = (entry.name for entry in self._counters), (entry.name for entry in self._gauges)
+        self.sources = (*counted, *gauged)
         self._energy_j, self._watts = 0.0, 0.0
         self._time_s = clock()
         if not self.reason:
