@@ -15,6 +15,8 @@ import re
 import shutil
 import subprocess
 import sys
+import tracemalloc
+import weakref
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -155,7 +157,23 @@ def assert_right_or_refused(tested: Engine, model: onnx.ModelProto, feeds: Mappi
         assert not takes_everything(tested), "an engine that takes every precision takes these graphs too"
         return
     assert_right(tested, model, dict(feeds), executable.run(feeds))
+    assert_right_in_callers_arrays(tested, model, dict(feeds), executable)
     executable.close()
+
+
+def assert_right_in_callers_arrays(
+    tested: Engine, model: onnx.ModelProto, feeds: dict[str, np.ndarray], executable: Executable
+) -> None:
+    outputs = unwritten(run_directly(model, feeds))
+    found = executable.run(feeds, outputs)
+    assert list(found) == [spec.name for spec in executable.outputs]
+    assert all(found[name] is outputs[name] for name in found)
+    assert_right(tested, model, feeds, found)
+
+
+def unwritten(results: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Arrays for such results, full of what no graph here returns."""
+    return {name: np.full(array.shape, 77, array.dtype) for name, array in results.items()}
 
 
 def test_every_engine_is_found_by_its_file():
@@ -264,6 +282,24 @@ def test_dtypes_are_kept_or_refused_by_name(tested, dtype):
     feeds = {"x": np.array([[1, 0, 1, 1]]).astype(dtype)}
     assert (executable.inputs[0].dtype, executable.outputs[0].dtype) == (dtype, dtype)
     assert_right(tested, model, feeds, executable.run(feeds))
+    assert_right_in_callers_arrays(tested, model, feeds, executable)
+    executable.close()
+
+
+def test_both_numpy_types_of_64_bits_are_taken(tested):
+    """ONNX Runtime returns the one that others do not make."""
+    model = make_model(
+        [helper.make_node("Neg", ["x"], ["y"], "neg")], [tensor("x", [3], "int64")], [tensor("y", [3], "int64")]
+    )
+    try:
+        executable = loaded(tested, model)
+    except ModelError:
+        assert not takes_everything(tested)
+        return
+    for kind in "lq":
+        feeds, outputs = {"x": np.arange(3).astype(kind)}, {"y": np.empty(3, kind)}
+        assert_right(tested, model, feeds, executable.run(feeds))
+        assert_right(tested, model, feeds, executable.run(feeds, outputs))
     executable.close()
 
 
@@ -874,6 +910,147 @@ def test_batch_without_rows_gives_results_without_rows(tested, classifier):
     executable = loaded(tested, classifier)
     try:
         outputs = executable.run(images(0))
+        executable.run(images(0), {"scores": np.empty((0, 4), np.float32)})
     except EngineError:
         return
     assert outputs["scores"].shape == (0, 4)
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+def test_results_are_written_to_the_callers_arrays(tested, classifier, rows):
+    executable = loaded(tested, classifier)
+    outputs = {"scores": np.full((rows, 4), 77, np.float32)}
+    found = executable.run(images(rows), outputs)
+    assert found["scores"] is outputs["scores"]
+    assert_right(tested, classifier, images(rows), outputs)
+    np.testing.assert_array_equal(outputs["scores"], executable.run(images(rows))["scores"])
+    executable.close()
+
+
+def test_all_outputs_are_written_to_the_callers_arrays(tested):
+    model = taken(tested, sum_and_difference())
+    executable = loaded(tested, model)
+    feeds = random_arrays({"a": (2, 3), "b": (2, 3)})
+    assert_right_in_callers_arrays(tested, model, feeds, executable)
+    executable.close()
+
+
+@pytest.mark.parametrize("given", [1, 2, 4, 9])
+def test_array_of_another_shape_than_the_result_is_an_engine_error(tested, classifier, given):
+    executable = loaded(tested, classifier)
+    around = np.full(99, 77, np.float32)
+    scores = around[33 : 33 + 4 * given].reshape(given, 4)
+    for _ in range(2):
+        with pytest.raises(EngineError, match=rf"{tested.name}.*'scores'.*\b{given}\b"):
+            executable.run(images(3), {"scores": scores})
+    assert (np.delete(around, np.s_[33 : 33 + 4 * given]) == 77).all()
+    assert_right(tested, classifier, images(3), executable.run(images(3)))
+    assert_right_in_callers_arrays(tested, classifier, images(3), executable)
+    executable.close()
+
+
+def test_callers_arrays_are_left_alone_after_the_call(tested, classifier):
+    executable = loaded(tested, classifier)
+    outputs = {"scores": np.empty((2, 4), np.float32)}
+    executable.run(images(2), outputs)
+    kept = outputs["scores"].copy()
+    executable.run(images(2, seed=1))
+    executable.run(images(2, seed=2), {"scores": np.empty((2, 4), np.float32)})
+    np.testing.assert_array_equal(outputs["scores"], kept)
+    executable.close()
+    np.testing.assert_array_equal(outputs["scores"], kept)
+
+
+def test_callers_arrays_are_not_kept_alive(tested, classifier):
+    executable = loaded(tested, classifier)
+    for bound in (False, True):
+        feeds, outputs = images(2), {"scores": np.empty((2, 4), np.float32)}
+        alive = [weakref.ref(feeds["image"]), weakref.ref(outputs["scores"])]
+        executable.run(feeds, outputs if bound else None)
+        del feeds, outputs
+        gc.collect()
+        assert [reference() for reference in alive] == [None, None]
+    executable.close()
+
+
+IN_PLACE = {"null", "onnxruntime", "openvino", "qnn"}  # engines that read and write the caller's memory
+
+
+def test_bytes_that_are_copied_are_counted(tested, classifier):
+    """What Python allocates during a call shows copies that the counter would not tell of."""
+    executable = loaded(tested, classifier)
+    feeds, outputs = images(64), {"scores": np.empty((64, 4), np.float32)}
+    executable.run(feeds, outputs)
+    before = executable.copied_bytes
+    tracemalloc.start()
+    executable.run(feeds, outputs)
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    copied = executable.copied_bytes - before
+    assert most < copied + feeds["image"].nbytes // 2
+    assert (copied == 0) == (tested.name in IN_PLACE)
+    assert copied == 0 or copied >= feeds["image"].nbytes
+    executable.close()
+
+
+@pytest.mark.parametrize("layout", ["Fortran", "reversed", "every second", "read-only"])
+def test_inputs_in_any_memory_layout_are_read_right_into_the_callers_arrays(tested, classifier, layout):
+    executable = loaded(tested, classifier)
+    plain = images(6)["image"]
+    array = {
+        "Fortran": np.asfortranarray(plain),
+        "reversed": plain[:, :, ::-1],
+        "every second": plain[::2],
+        "read-only": np.frombuffer(plain.tobytes(), np.float32).reshape(plain.shape),
+    }[layout]
+    before = executable.copied_bytes
+    outputs = {"scores": np.empty((len(array), 4), np.float32)}
+    assert_right(tested, classifier, {"image": array}, executable.run({"image": array}, outputs))
+    if tested.name != "null" and layout != "read-only":
+        assert executable.copied_bytes - before >= array.nbytes
+    executable.close()
+
+
+def test_threads_get_their_own_results_in_their_own_arrays(tested, classifier):
+    executable = loaded(tested, classifier)
+    barrier = Barrier(THREADS)
+
+    def work(seed: int) -> list[tuple[np.ndarray, np.ndarray]]:
+        rows = 1 + seed % 3
+        barrier.wait()
+        found = []
+        for _ in range(20):
+            outputs = {"scores": np.empty((rows, 4), np.float32)}
+            executable.run(images(rows, seed=seed), outputs)
+            found.append((outputs["scores"], executable.run(images(rows, seed=seed))["scores"]))
+        return found
+
+    with ThreadPoolExecutor(THREADS) as pool:
+        results = list(pool.map(work, range(THREADS)))
+    for seed, pairs in enumerate(results):
+        for arrays in pairs:
+            for scores in arrays:
+                assert_right(tested, classifier, images(1 + seed % 3, seed=seed), {"scores": scores})
+    executable.close()
+
+
+def test_output_whose_shape_its_values_decide_fits_its_array_or_is_an_engine_error(tested):
+    if not computes(tested):
+        pytest.skip(f"{tested.name} knows no shapes that nodes compute")
+    model = make_model(
+        [helper.make_node("NonZero", ["x"], ["y"], "found")], [tensor("x", [4])], [tensor("y", [1, "found"], "int64")]
+    )
+    try:
+        executable = loaded(tested, model)
+    except ModelError:
+        assert not takes_everything(tested)
+        return
+    for values in ([0, 3, 0, 1], [1, 1, 1, 0], [0, 0, 0, 2]):
+        feeds = {"x": np.array(values, np.float32)}
+        outputs = {"y": np.full((1, 2), 77)}
+        if np.count_nonzero(values) == 2:
+            assert executable.run(feeds, outputs)["y"].tolist() == [[1, 3]]
+            continue
+        with pytest.raises(EngineError, match=tested.name):
+            executable.run(feeds, outputs)
+    executable.close()

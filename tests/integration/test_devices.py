@@ -39,6 +39,17 @@ def test_devices_are_listed_with_their_arithmetic_and_the_sensors_or_that_there_
     assert told[0].endswith("none here") == (not temperatures)
 
 
+def test_memory_is_told_with_its_limit_and_whether_power_can_be_measured(sanderling):
+    sensors = sanderling("devices", "--json").answer["sensors"]
+    shown = sanderling("devices").stdout.splitlines()
+
+    memory, power = sensors["memory"], sensors["power"]
+    assert 0 < memory["used_bytes"] < memory["limit_bytes"]
+    assert next(line for line in shown if line.startswith("memory: ")).endswith(f"GB used ({memory['scope']})")
+    assert bool(power["reason"]) != bool(power["sources"])
+    assert f"power: {power['reason'] or ', '.join(power['sources'])}" in shown
+
+
 def test_environment_that_pip_cannot_fill_is_unavailable_and_leaves_nothing(sanderling, environment, work):
     environment |= {"PIP_NO_INDEX": "1", "PIP_CONFIG_FILE": "/dev/null"}
     environment.pop("PIP_FIND_LINKS", None)

@@ -10,6 +10,7 @@ import typer
 
 from sanderling.cli.output import ANSWER_IS_NO, print_result, reporting_errors
 from sanderling.cli.policy import policy
+from sanderling.cli.replaying import replay
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -401,17 +402,17 @@ def devices(
         from dataclasses import asdict
 
         from sanderling.run.devices import list_engines
-        from sanderling.run.sensors import read_temperatures
+        from sanderling.run.sensors import survey_sensors
 
         if install is not None:
             _install(install, as_json=as_json)
             return
-        states, temperatures = list_engines(), read_temperatures()
-        value = {
-            "engines": [asdict(state) for state in states],
-            "sensors": {"temperatures": [asdict(entry) for entry in temperatures]},
-        }
-        print_result(value, as_json=as_json, show=lambda console: _present().engines(console, states, temperatures))
+        states, sensors = list_engines(), survey_sensors()
+        value = {"engines": [asdict(state) for state in states], "sensors": asdict(sensors)}
+        print_result(value, as_json=as_json, show=lambda console: _present().engines(console, states, sensors))
+
+
+app.command()(replay)
 
 
 @app.command()

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from sanderling.measure.verify import VerifyResult
     from sanderling.run.devices import EngineState
     from sanderling.run.engines.base import Installation
-    from sanderling.run.sensors import Temperature
+    from sanderling.run.sensors import Survey
     from sanderling.tasks.vision import Label
     from sanderling.workshop.pipeline import BuildResult
 
@@ -244,7 +244,7 @@ def diagnosis(console: Console, found: Diagnosis) -> None:
     console.print("healthy: no fault was found" if found.healthy else "not healthy")
 
 
-def engines(console: Console, states: Sequence[EngineState], temperatures: Sequence[Temperature]) -> None:
+def engines(console: Console, states: Sequence[EngineState], sensors: Survey) -> None:
     """Engines with their devices, how to install the others, and what the sensors say."""
     rows = []
     for state in states:
@@ -258,8 +258,18 @@ def engines(console: Console, states: Sequence[EngineState], temperatures: Seque
     for state in states:
         if not state.availability.installed:
             console.print(f"{state.name} is not installed: {state.availability.hint}", markup=False, soft_wrap=True)
-    told = ", ".join(f"{entry.sensor} {entry.temperature_c:.1f} °C" for entry in temperatures)
+    _sensors(console, sensors)
+
+
+def _sensors(console: Console, found: Survey) -> None:
+    told = ", ".join(f"{entry.sensor} {entry.temperature_c:.1f} °C" for entry in found.temperatures)
+    memory, power = found.memory, found.power
     console.print(f"temperatures: {told or 'none here'}", markup=False, soft_wrap=True)
+    used, limit = f"{memory.used_bytes / 1e9:.1f}", f"{memory.limit_bytes / 1e9:.1f} GB"
+    console.print(f"memory: {used} of {limit} used ({memory.scope})", markup=False, soft_wrap=True)
+    console.print(f"power: {power.reason or ', '.join(power.sources)}", markup=False, soft_wrap=True)
+    for entry in found.lost:
+        console.print(entry, markup=False, soft_wrap=True)
 
 
 def environment(console: Console, made: Installation, size_bytes: int) -> None:

@@ -11,6 +11,10 @@ SanderlingError
 ├── NotMetError               it ran, and the answer is no (budget missed, verification failed)
 ├── UnavailableError          a tool, a device or an extra that is needed is missing
 ├── EngineError               an engine failed while it loaded or executed a valid model
+├── GuardError                a result failed its checks, and the policy says to raise
+├── RefusedError              the runtime did not run a request
+│   ├── DeadlineError         it could not be finished in time
+│   └── QueueFullError        too many requests wait already
 └── OutputError               the result could not be written
 
 A message says what failed, what was got, what was expected or is available, and what to do next, in one line.
@@ -62,6 +66,22 @@ class UnavailableError(SanderlingError):
 
 class EngineError(SanderlingError):
     """An engine failed while it loaded or executed a valid model."""
+
+
+class GuardError(SanderlingError):
+    """A result failed its checks, and the policy says to raise."""
+
+
+class RefusedError(SanderlingError):
+    """The runtime did not run a request."""
+
+
+class DeadlineError(RefusedError):
+    """A request could not be finished in time."""
+
+
+class QueueFullError(RefusedError):
+    """Too many requests wait already."""
 
 
 class OutputError(SanderlingError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -68,15 +69,37 @@ def check_feeds(feeds: Feeds, specs: Sequence[TensorSpec]) -> None:
         TensorError: a name is missing or unknown, or a dtype, a rank or a fixed axis differs; dynamic axes
             of one name must agree with each other.
     """
-    expected = {spec.name: spec for spec in specs}
-    if feeds.keys() != expected.keys():
-        unknown = sorted(feeds.keys() - expected.keys())
-        missing = sorted(expected.keys() - feeds.keys())
-        problem = f"unknown input {unknown}" if unknown else f"missing input {missing}"
-        raise TensorError(f"{problem}: available inputs are {'; '.join(map(str, specs))}")
+    _check_names(feeds, specs, "input")
     sizes: dict[str, tuple[int, str]] = {}
     for spec in specs:
-        _check_tensor(feeds[spec.name], spec, sizes)
+        _check_tensor(feeds[spec.name], spec, sizes, "input")
+
+
+def check_outputs(outputs: Feeds, specs: Sequence[TensorSpec], feeds: Feeds | None = None) -> None:
+    """Check that results can be written to ``outputs``: one array of its own for every output that ``specs`` describe.
+
+    Args:
+        outputs: arrays that an engine will write to.
+        specs: of all outputs.
+        feeds: inputs of the same call, which must lie elsewhere.
+
+    Raises:
+        TensorError: as of ``check_feeds``; or an array is of strings, read-only, not C-contiguous, or shares memory
+            with another output or an input.
+    """
+    _check_names(outputs, specs, "output")
+    sizes: dict[str, tuple[int, str]] = {}
+    others = {f"input '{name}'": array for name, array in (feeds or {}).items()}
+    for spec in specs:
+        array = outputs[spec.name]
+        _check_tensor(array, spec, sizes, "output")
+        _check_writable(array, spec)
+        for other, taken in others.items():
+            if np.may_share_memory(array, taken):
+                raise TensorError(
+                    f"output '{spec.name}' shares memory with {other}: expected an array of its own for every output"
+                )
+        others[f"output '{spec.name}'"] = array
 
 
 def random_feeds(specs: Sequence[TensorSpec], *, batch: int = 1, seed: int = 0) -> dict[str, Array]:
@@ -92,27 +115,50 @@ def random_feeds(specs: Sequence[TensorSpec], *, batch: int = 1, seed: int = 0) 
     return feeds
 
 
-def _check_tensor(array: Array, spec: TensorSpec, sizes: dict[str, tuple[int, str]]) -> None:
+@cache
+def _dtype(name: str) -> np.dtype[Any]:
+    """NumPy's dtype of that name; one that no array has for a name that NumPy does not know."""
+    try:
+        return np.dtype(name)
+    except TypeError:
+        return np.dtype(np.void)
+
+
+def _check_names(given: Feeds, specs: Sequence[TensorSpec], role: str) -> None:
+    expected = {spec.name: spec for spec in specs}
+    if given.keys() != expected.keys():
+        unknown = sorted(given.keys() - expected.keys())
+        missing = sorted(expected.keys() - given.keys())
+        problem = f"unknown {role} {unknown}" if unknown else f"missing {role} {missing}"
+        raise TensorError(f"{problem}: available {role}s are {'; '.join(map(str, specs))}")
+
+
+def _check_tensor(array: Array, spec: TensorSpec, sizes: dict[str, tuple[int, str]], role: str) -> None:
+    told = f"{role} '{spec.name}'"
     if not isinstance(array, np.ndarray):
-        raise TensorError(f"input '{spec.name}' is a {type(array).__name__}: expected a NumPy array, {spec}")
+        raise TensorError(f"{told} is a {type(array).__name__}: expected a NumPy array, {spec}")
+    cure = f"convert it with .astype('{spec.dtype}')" if role == "input" else f"make it of {spec.dtype}"
     if not array.dtype.isnative:
-        raise TensorError(
-            f"input '{spec.name}' has foreign byte order {array.dtype.str}: convert it with .astype('{spec.dtype}')"
-        )
-    if array.dtype.name != spec.dtype and not (spec.dtype == "str" and array.dtype.kind in "UO"):
-        raise TensorError(
-            f"input '{spec.name}' has dtype {array.dtype.name}: expected {spec.dtype}; "
-            f"convert it with .astype('{spec.dtype}')"
-        )
+        raise TensorError(f"{told} has foreign byte order {array.dtype.str}: {cure}")
+    if array.dtype != _dtype(spec.dtype) and not (spec.dtype == "str" and array.dtype.kind in "UO"):
+        raise TensorError(f"{told} has dtype {array.dtype.name}: expected {spec.dtype}; {cure}")
     if array.ndim != len(spec.shape):
-        raise TensorError(f"input '{spec.name}' has shape {array.shape}: expected {len(spec.shape)} axes, {spec}")
+        raise TensorError(f"{told} has shape {array.shape}: expected {len(spec.shape)} axes, {spec}")
     for axis, (got, want) in enumerate(zip(array.shape, spec.shape, strict=True)):
         if isinstance(want, int):
             if got != want:
-                raise TensorError(f"input '{spec.name}' has shape {array.shape}: axis {axis} must be {want}, {spec}")
+                raise TensorError(f"{told} has shape {array.shape}: axis {axis} must be {want}, {spec}")
         elif want in sizes and sizes[want][0] != got:
-            raise TensorError(
-                f"input '{spec.name}' has {got} along '{want}', but input '{sizes[want][1]}' has {sizes[want][0]}"
-            )
+            raise TensorError(f"{told} has {got} along '{want}', but {role} '{sizes[want][1]}' has {sizes[want][0]}")
         else:
             sizes[want] = (got, spec.name)
+
+
+def _check_writable(array: Array, spec: TensorSpec) -> None:
+    told = f"output '{spec.name}'"
+    if spec.dtype == "str":
+        raise TensorError(f"{told} is of strings, whose length is not known before: run without arrays for outputs")
+    if not array.flags.writeable:
+        raise TensorError(f"{told} is read-only: expected an array that can be written to, {spec}")
+    if not array.flags.c_contiguous:
+        raise TensorError(f"{told} has strides {array.strides}: expected a C-contiguous array, {spec}")

@@ -1,22 +1,32 @@
-"""Executables that live in a worker process."""
+"""Executables that live in a worker process.
+
+Tensors go through memory that both processes share (``run/shared_memory.py``), and over the pipe where there is none.
+"""
 
 from __future__ import annotations
 
 import itertools
+import math
 import os
 import signal
 import subprocess
 import sys
 import threading
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+import numpy as np
+
 from sanderling.core import errors
-from sanderling.core.errors import EngineError, SanderlingError
+from sanderling.core.errors import EngineError, SanderlingError, TensorError
 from sanderling.core.tensor import Array, Feeds, TensorSpec
 from sanderling.run import wire
+from sanderling.run.copies import CopyCount, write_results
 from sanderling.run.engines.base import DeviceKind, EngineOptions, Placement
+from sanderling.run.exchange import Exchange
+from sanderling.run.shared_memory import Unshared
 from sanderling.run.worker import IN_WORKER, options_to
 
 LOAD_TIMEOUT_S = 120.0
@@ -30,11 +40,18 @@ class Worker:
         python: its interpreter; this one by default.
         path: where another interpreter finds Sanderling, and nothing else of ours, see ``environments.import_path``.
         module: that serves, with ``run/worker.py``.
+        share: memory for tensors; without, they all go over the pipe.
     """
 
     def __init__(
-        self, *, python: str = sys.executable, path: Path | None = None, module: str = "sanderling.run.worker"
+        self,
+        *,
+        python: str = sys.executable,
+        path: Path | None = None,
+        module: str = "sanderling.run.worker",
+        share: bool = True,
     ) -> None:
+        self.shares = share
         self._command = [python, "-m", module]
         self._path = path
         self._process: subprocess.Popen[bytes] | None = None
@@ -140,7 +157,11 @@ class Worker:
 
 
 class IsolatedExecutable:
-    """A graph in a worker; it keeps the contract of ``Executable``."""
+    """A graph in a worker; it keeps the contract of ``Executable``.
+
+    Attributes:
+        transport: how tensors reach the worker: ``shared memory``, or ``pipe`` with the reason.
+    """
 
     def __init__(self, worker: Worker, key: int, pid: int, described: dict[str, Any]) -> None:
         self.inputs = tuple(TensorSpec.model_validate(spec) for spec in described["inputs"])
@@ -153,22 +174,100 @@ class IsolatedExecutable:
             fell_back=tuple(placement["fell_back"]),
             detail=placement["detail"],
         )
+        self.transport = "shared memory" if worker.shares else "pipe: as was asked for"
         self._worker, self._key, self._pid = worker, key, pid
         self._closed = False
+        self._exchange = Exchange() if worker.shares else None
+        self._turn = threading.Lock()  # the exchange serves one call at a time
+        self._copied = CopyCount()
 
     @property
     def alive(self) -> bool:
         """Whether the process that holds the graph still runs."""
         return not self._closed and self._worker.pid == self._pid
 
-    def run(self, feeds: Feeds, *, timeout_s: float = RUN_TIMEOUT_S) -> dict[str, Array]:
+    @property
+    def copied_bytes(self) -> int:
+        """Bytes copied on the way to the worker, in it, and on the way back; each counts once for the pipe."""
+        return self._copied.total
+
+    def buffers(self, batch: int = 1) -> dict[str, Array]:
+        """Arrays for the inputs, in shared memory: what is written there is not copied by ``run``.
+
+        They have ``batch`` rows where the first axis is dynamic, and 1 along any other dynamic axis. They are the same
+        memory every time, and serve one call at a time. A request for more rows than before moves the memory: buffers
+        given before are then copied as any other array. Without shared memory, all of them are.
+
+        Raises:
+            TensorError: an input or output is of strings.
+            EngineError: the worker is gone, or the executable is closed.
+        """
+        return self._lend(self.inputs, batch, are_inputs=True)
+
+    def output_buffers(self, batch: int = 1) -> dict[str, Array]:
+        """Arrays for the outputs, for ``run`` to write to without a copy; otherwise as ``buffers``."""
+        return self._lend(self.outputs, batch, are_inputs=False)
+
+    def run(self, feeds: Feeds, outputs: Feeds | None = None, *, timeout_s: float = RUN_TIMEOUT_S) -> dict[str, Array]:
         """Execute once.
 
         Raises:
             EngineError: execution failed, the worker crashed or hung, or the executable is closed.
         """
-        _, outputs = self._call({"command": "run"}, feeds, timeout_s)
-        return {spec.name: outputs[spec.name] for spec in self.outputs}
+        with self._turn:
+            if self._exchange is None:
+                return self._run_by_pipe(feeds, outputs, timeout_s)
+            try:
+                header, copied = self._exchange.place(feeds, outputs, partial(self._attach, timeout_s))
+            except Unshared as error:
+                self._use_pipe(error)
+                return self._run_by_pipe(feeds, outputs, timeout_s)
+            self._copied.add(copied)
+            return self._run_shared(self._exchange, header, outputs, timeout_s)
+
+    def _run_by_pipe(self, feeds: Feeds, outputs: Feeds | None, timeout_s: float) -> dict[str, Array]:
+        answer, results = self._call({"command": "run"}, feeds, timeout_s)
+        sent = sum(array.nbytes for array in (*feeds.values(), *results.values()))
+        self._copied.add(sent + int(answer["copied_bytes"]))
+        ordered = {spec.name: results[spec.name] for spec in self.outputs}
+        return ordered if outputs is None else write_results(ordered, outputs, "the engine", self._copied)
+
+    def _run_shared(
+        self, exchange: Exchange, header: dict[str, Any], outputs: Feeds | None, timeout_s: float
+    ) -> dict[str, Array]:
+        answer, sent = self._call({**header, "command": "run"}, {}, timeout_s)
+        self._copied.add(int(answer["copied_bytes"]))
+        if outputs is not None:
+            self._copied.add(exchange.take(outputs))
+            return {spec.name: outputs[spec.name] for spec in self.outputs}
+        try:
+            results = exchange.results(answer, sent)
+        except (KeyError, TypeError, ValueError) as error:
+            raise EngineError(f"the engine's process gave an answer that makes no sense: {error}") from error
+        self._copied.add(sum(array.nbytes for array in results.values()))
+        return {spec.name: results[spec.name] for spec in self.outputs}
+
+    def _lend(self, specs: tuple[TensorSpec, ...], batch: int, *, are_inputs: bool) -> dict[str, Array]:
+        needed, returned = _sizes(self.inputs, batch), _sizes(self.outputs, batch)
+        shapes = {spec.name: (spec.dtype, spec.concrete_shape(batch)) for spec in specs}
+        with self._turn:
+            self._check_alive()
+            try:
+                if self._exchange is not None:
+                    arena = self._exchange.lend(needed, returned, partial(self._attach, RUN_TIMEOUT_S))
+                    places = arena.layout.inputs if are_inputs else arena.layout.outputs
+                    return {name: arena.view(places[name], dtype, shape) for name, (dtype, shape) in shapes.items()}
+            except Unshared as error:
+                self._use_pipe(error)
+        return {name: np.zeros(shape, dtype) for name, (dtype, shape) in shapes.items()}
+
+    def _attach(self, timeout_s: float, block: dict[str, Any]) -> None:
+        answer, _ = self._call({**block, "command": "share"}, {}, timeout_s)
+        if "unshared" in answer:
+            raise Unshared(answer["unshared"])
+
+    def _use_pipe(self, reason: Unshared) -> None:
+        self.transport, self._exchange = f"pipe: {reason}", None
 
     def time(self, feeds: Feeds, *, warmup: int, repeats: int, timeout_s: float = RUN_TIMEOUT_S) -> list[float]:
         """Milliseconds of ``repeats`` calls, taken inside the worker."""
@@ -181,13 +280,29 @@ class IsolatedExecutable:
         if not self._closed and self._worker.pid == self._pid:
             self._call({"command": "close"}, {}, RUN_TIMEOUT_S)
         self._closed = True
+        self._exchange = None
 
     def _call(self, header: dict[str, Any], feeds: Feeds, timeout_s: float) -> tuple[dict[str, Any], dict[str, Array]]:
+        self._check_alive()
+        try:
+            return self._worker.call(self._key, header, feeds, timeout_s=timeout_s)
+        finally:
+            if not self.alive:
+                self._exchange = None
+
+    def _check_alive(self) -> None:
         if self._closed:
             raise EngineError("the graph is closed; load the package again")
         if self._worker.pid != self._pid:
+            self._exchange = None
             raise EngineError("the engine's process that held this graph is gone; load the package again")
-        return self._worker.call(self._key, header, feeds, timeout_s=timeout_s)
+
+
+def _sizes(specs: tuple[TensorSpec, ...], batch: int) -> dict[str, int]:
+    strings = next((spec for spec in specs if spec.dtype == "str"), None)
+    if strings is not None:
+        raise TensorError(f"'{strings.name}' is of strings, which have no buffer: give arrays of your own")
+    return {spec.name: math.prod(spec.concrete_shape(batch)) * np.dtype(spec.dtype).itemsize for spec in specs}
 
 
 def _by_kind(shares: dict[str, float]) -> dict[DeviceKind, float]:

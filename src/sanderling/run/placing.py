@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sanderling.core.errors import NotMetError, OptionError
@@ -55,32 +56,50 @@ def choose_place(package: Package, *, variant: str | None, threads: int, lean: b
     default = package.variant(variant)
     plain = Place(default.engines[0], default, default_options(default, threads=threads, lean=lean))
     own = fingerprint()
+    stale: list[str] = []
+    for entry in plan_entries(package, own, stale):
+        if variant is None or entry.variant == variant:
+            place = follow_entry(package, entry, own, threads=threads, lean=lean)
+            return replace(place, event=_event(package, stale, entry.name) if stale else None)
+    return replace(plain, event=_event(package, stale, plain.engine) if stale else None)
+
+
+def plan_entries(package: Package, own: str, stale: list[str] | None = None) -> Iterator[PlanEntry]:
+    """The plan for this kind of device, best entry first, as far as it was measured with the engines that are here.
+
+    Args:
+        package: whose plan is read.
+        own: fingerprint of this kind of device.
+        stale: takes in words which entries were left out.
+    """
     plan = package.manifest.plans.get(own)
     if plan is None:
-        return plain
-    stale: list[str] = []
+        return
     for entry in (plan.winner, *plan.fallbacks):
-        if variant is not None and entry.variant != variant:
-            continue
-        have = _version(entry.engine)
-        wanted = plan.engine_versions.get(entry.engine, "")
+        have, wanted = _version(entry.engine), plan.engine_versions.get(entry.engine, "")
         if have == wanted:
-            event = _event(package, stale, entry.name) if stale else None
-            return Place(
-                entry.engine,
-                package.variant(entry.variant),
-                _options(entry, threads, lean, compiled_cache(package, entry, have, own)),
-                entry,
-                event,
-            )
-        stale.append(f"{entry.name} was measured with {entry.engine} {wanted}, here is {have or 'none'}")
-    event = _event(package, stale, plain.engine) if stale else None
-    return Place(plain.engine, plain.variant, plain.options, None, event)
+            yield entry
+        elif stale is not None:
+            stale.append(f"{entry.name} was measured with {entry.engine} {wanted}, here is {have or 'none'}")
 
 
-def default_options(variant: Variant, *, threads: int = 0, lean: bool = False) -> EngineOptions:
+def follow_entry(package: Package, entry: PlanEntry, own: str, *, threads: int = 0, lean: bool = False) -> Place:
+    """How an entry of the plan is loaded."""
+    cache = compiled_cache(package, entry, _version(entry.engine), own)
+    options = EngineOptions(
+        device=entry.device,
+        threads=threads or entry.threads,
+        compute=Compute(entry.compute),
+        optimization=Optimization(entry.optimization),
+        lean=lean,
+        cache=cache,
+    )
+    return Place(entry.engine, package.variant(entry.variant), options, entry)
+
+
+def default_options(variant: Variant, *, threads: int = 0, lean: bool = False, device: str = "") -> EngineOptions:
     """How a variant is loaded without a plan: at the level of optimisation at which its outputs were right."""
-    return EngineOptions(threads=threads, lean=lean, optimization=Optimization(variant.optimization))
+    return EngineOptions(device=device, threads=threads, lean=lean, optimization=Optimization(variant.optimization))
 
 
 def parse_requirement(text: str) -> Requirement:
@@ -120,17 +139,6 @@ def compiled_cache(package: Package, entry: PlanEntry, version: str, device: str
     digest = package.manifest.files[package.variant(entry.variant).file].sha256
     parts = [digest, entry.name, version, device]
     return cache_folder() / "compiled" / hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
-
-
-def _options(entry: PlanEntry, threads: int, lean: bool, cache: Path) -> EngineOptions:
-    return EngineOptions(
-        device=entry.device,
-        threads=threads or entry.threads,
-        compute=Compute(entry.compute),
-        optimization=Optimization(entry.optimization),
-        lean=lean,
-        cache=cache,
-    )
 
 
 def _event(package: Package, stale: list[str], taken: str) -> Event:

@@ -12,14 +12,19 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from sanderling.core.errors import SanderlingError
 from sanderling.core.tensor import Array
 from sanderling.run import wire
 from sanderling.run.engines import engine
 from sanderling.run.engines.base import Compute, EngineOptions, Executable, Optimization
+from sanderling.run.exchange import COPIES
+from sanderling.run.shared_memory import Block, Place, Unshared, describe
 
 IN_WORKER = "SANDERLING_WORKER"  # set in the environment of every worker
 Load = Callable[[dict[str, Any]], Executable]
+Message = tuple[dict[str, Any], dict[str, Array]]
 
 
 def load_by_engine(header: dict[str, Any]) -> Executable:
@@ -29,7 +34,7 @@ def load_by_engine(header: dict[str, Any]) -> Executable:
 
 def serve(source: int, sink: int, load: Load = load_by_engine) -> None:
     """Answer messages until the parent is gone."""
-    loaded: dict[int, Executable] = {}
+    loaded: dict[int, Loaded] = {}
     while True:
         try:
             header, arrays = wire.receive(source)
@@ -44,19 +49,72 @@ def serve(source: int, sink: int, load: Load = load_by_engine) -> None:
         wire.send(sink, answer, outputs)
 
 
-def _answer(
-    header: dict[str, Any], arrays: dict[str, Array], loaded: dict[int, Executable], load: Load
-) -> tuple[dict[str, Any], dict[str, Array]]:
+class Loaded:
+    """A graph, and the memory that it shares with the parent once that offers some."""
+
+    def __init__(self, executable: Executable) -> None:
+        self.executable = executable
+        self._blocks: dict[str, Block] = {}
+        self._room: dict[str, Place] = {}
+
+    def share(self, header: dict[str, Any]) -> Message:
+        """Attach the block that a message offers; the answer says why where that fails."""
+        name = header["block"]
+        self._blocks.pop(name, None)
+        try:
+            self._blocks[name] = Block.attach(header["path"], int(header["size_bytes"]))
+        except Unshared as error:
+            return {"unshared": str(error)}, {}
+        if name == COPIES:
+            self._room = {output: Place(*map(int, place)) for output, place in header["room"].items()}
+        return {}, {}
+
+    def run(self, header: dict[str, Any], arrays: dict[str, Array]) -> Message:
+        """Execute once, on arrays of the message, or on those in shared memory that it names."""
+        before = self.executable.copied_bytes
+        if "inputs" not in header:
+            results = self.executable.run(arrays)
+            return {"copied_bytes": self.executable.copied_bytes - before}, results
+        feeds = self._arrays(header["inputs"])
+        if "outputs" in header:
+            self.executable.run(feeds, self._arrays(header["outputs"]))
+            return {"copied_bytes": self.executable.copied_bytes - before}, {}
+        results = self.executable.run(feeds)
+        return self._put(results, self.executable.copied_bytes - before)
+
+    def _arrays(self, told: list[dict[str, Any]]) -> dict[str, Array]:
+        strange = next((item["block"] for item in told if item["block"] not in self._blocks), None)
+        if strange is not None:
+            raise ValueError(f"a message names memory '{strange}', which is not attached")
+        return {item["name"]: self._blocks[item["block"]].array(item) for item in told}
+
+    def _put(self, results: dict[str, Array], copied_bytes: int) -> Message:
+        """Results that have room in shared memory are told, the others are sent."""
+        told, sent = [], {}
+        for name, array in results.items():
+            place = self._room.get(name)
+            if place is None or array.nbytes > place.capacity_bytes or array.dtype.hasobject:
+                sent[name] = array
+                continue
+            told.append(describe(name, array, place, COPIES))
+            np.copyto(self._blocks[COPIES].array(told[-1]), array)
+            copied_bytes += array.nbytes
+        return {"outputs": told, "copied_bytes": copied_bytes}, sent
+
+
+def _answer(header: dict[str, Any], arrays: dict[str, Array], loaded: dict[int, Loaded], load: Load) -> Message:
     command, key = header["command"], int(header["key"])
     if command == "load":
-        loaded[key] = load(header)
-        return _described(loaded[key]), {}
+        loaded[key] = Loaded(load(header))
+        return _described(loaded[key].executable), {}
+    if command == "share":
+        return loaded[key].share(header)
     if command == "run":
-        return {}, loaded[key].run(arrays)
+        return loaded[key].run(header, arrays)
     if command == "time":
-        return {"samples_ms": _timed(loaded[key], arrays, header)}, {}
+        return {"samples_ms": _timed(loaded[key].executable, arrays, header)}, {}
     if command == "close":
-        loaded.pop(key).close()
+        loaded.pop(key).executable.close()
         return {}, {}
     raise ValueError(f"unknown command '{command}'")
 

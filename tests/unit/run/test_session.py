@@ -174,3 +174,26 @@ def test_open_sessions_are_those_that_were_not_closed_oldest_first(package):
     assert [session for session in open_sessions() if session not in before] == [first]
     first.close()
     assert open_sessions() == before
+
+
+def test_results_are_written_to_the_arrays_that_are_given(package):
+    with load(package, variant="fp32") as session:
+        scores = np.full((3, 4), 77, np.float32)
+        found = session.run(images(3), {"scores": scores})
+        assert found["scores"] is scores
+        assert session.copied_bytes == 0
+        np.testing.assert_array_equal(scores, session.run(images(3))["scores"])
+
+
+def test_arrays_that_results_cannot_be_written_to_are_refused(package):
+    with load(package, variant="fp32") as session:
+        with pytest.raises(TensorError, match="output 'scores' has dtype float64: expected float32"):
+            session.run(images(3), {"scores": np.empty((3, 4))})
+        with pytest.raises(EngineError, match=r"output 'scores' becomes \[3,4\]: the array given for it has \[2,4\]"):
+            session.run(images(3), {"scores": np.empty((2, 4), np.float32)})
+
+
+def test_bytes_that_are_copied_are_counted(package):
+    with load(package, variant="fp32") as session:
+        session.run(images(3)[:, ::-1])
+        assert session.copied_bytes == images(3).nbytes

@@ -132,14 +132,26 @@ class Executable(Protocol):
     outputs: tuple[TensorSpec, ...]
     placement: Placement
 
-    def run(self, feeds: Feeds) -> dict[str, Array]:
-        """Execute once.
+    @property
+    def copied_bytes(self) -> int:
+        """Bytes that this side of the engine has copied so far: inputs that the engine cannot read where they lie, and
+        results that it cannot write to ``outputs``. What the engine moves inside is not known.
+        """
+
+    def run(self, feeds: Feeds, outputs: Feeds | None = None) -> dict[str, Array]:
+        """Execute once. No reference to the caller's arrays is kept.
 
         Args:
             feeds: arrays that fit ``inputs`` (already checked).
+            outputs: where the results are written, an array for every output (already checked, see
+                ``core.tensor.check_outputs``); without, they are new arrays.
+
+        Returns:
+            An array for every output by name; those of ``outputs`` where they are given.
 
         Raises:
-            EngineError: execution failed, or the executable is closed.
+            EngineError: execution failed, an output has another shape than its array in ``outputs``, or the executable
+                is closed.
         """
 
     def close(self) -> None:

@@ -31,6 +31,7 @@ from sanderling.core.errors import EngineError, ModelError, first_line
 from sanderling.core.files import sha256_of
 from sanderling.core.precision import Precision
 from sanderling.core.tensor import Array, Feeds, TensorSpec
+from sanderling.run.copies import CopyCount, check_shape, contiguous, usual
 from sanderling.run.engines.base import (
     Availability,
     DeviceInfo,
@@ -111,20 +112,32 @@ class LiteRtExecutable:
         self.placement = placement
         self.inputs = compiler.graph.inputs
         self.outputs = compiler.graph.outputs
+        self._copied = CopyCount()
         if first is not None:
             self._sessions[first.shapes] = first
 
-    def run(self, feeds: Feeds) -> dict[str, Array]:
+    @property
+    def copied_bytes(self) -> int:
+        """All bytes that went in and out: an interpreter has memory of its own."""
+        return self._copied.total
+
+    def run(self, feeds: Feeds, outputs: Feeds | None = None) -> dict[str, Array]:
         """Execute once.
 
         Raises:
             EngineError: execution failed, the graph does not fit these shapes, or it is closed.
         """
         session = self._session(tuple(feeds[spec.name].shape for spec in self.inputs))
+        feeds = contiguous(feeds, self._copied)
+        into = [outputs[spec.name] for spec in self.outputs] if outputs is not None else None
+        if into is not None:
+            for spec, made, array in zip(self.outputs, session.made, into, strict=True):
+                check_shape(spec.name, made, array, "litert")
         try:
-            results = session.run([feeds[spec.name] for spec in self.inputs])
+            results = session.run([usual(feeds[spec.name]) for spec in self.inputs], into)
         except (RuntimeError, ValueError) as error:
             raise EngineError(f"litert failed while executing: {_reason(error)}") from error
+        self._copied.add(sum(array.nbytes for array in (*feeds.values(), *results)))
         return {spec.name: array for spec, array in zip(self.outputs, results, strict=True)}
 
     def _session(self, shapes: tuple[tuple[int, ...], ...]) -> _Session:
@@ -237,17 +250,23 @@ class _Session:
         self.described = _described(interpreter) + note
         self._interpreter = interpreter
         self._inputs = [entry["index"] for entry in interpreter.get_input_details()]
-        self._outputs = [entry["index"] for entry in interpreter.get_output_details()]
+        outputs = interpreter.get_output_details()
+        self._outputs = [entry["index"] for entry in outputs]
+        self.made = [tuple(map(int, entry["shape"])) for entry in outputs]
         self._running = threading.Lock()
 
-    def run(self, arrays: Sequence[Array]) -> list[Array]:
-        """Execute once; arrays are copied in and out."""
+    def run(self, arrays: Sequence[Array], into: Sequence[Array] | None = None) -> list[Array]:
+        """Execute once; arrays are copied in, and out: to new ones, or to those of ``into``."""
         interpreter = self._interpreter
         with self._running:
             for index, array in zip(self._inputs, arrays, strict=True):
                 interpreter.set_tensor(index, array)
             interpreter.invoke()
-            return [np.asarray(interpreter.get_tensor(index)) for index in self._outputs]
+            if into is None:
+                return [np.asarray(interpreter.get_tensor(index)) for index in self._outputs]
+            for index, array in zip(self._outputs, into, strict=True):
+                np.copyto(array, interpreter.tensor(index)())
+            return list(into)
 
 
 def _read(model: Path | bytes) -> _Graph:

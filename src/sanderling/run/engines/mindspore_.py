@@ -22,6 +22,7 @@ from sanderling.core.errors import EngineError, ModelError, SanderlingError, fir
 from sanderling.core.precision import Precision
 from sanderling.core.statistics import relative_error
 from sanderling.core.tensor import Array, Feeds, TensorSpec, random_feeds
+from sanderling.run.copies import CopyCount, write_results
 from sanderling.run.engines import known_engine
 from sanderling.run.engines.base import (
     Availability,
@@ -105,8 +106,14 @@ class MindSporeExecutable:
         self._fed = tuple(spec.name for spec in loaded.inputs)
         self._shapes_of = graph.shapes_of
         self._closed = False
+        self._copied = CopyCount()
 
-    def run(self, feeds: Feeds) -> dict[str, Array]:
+    @property
+    def copied_bytes(self) -> int:
+        """Bytes copied on the way to the worker, in it, and on the way back: the runtime has memory of its own."""
+        return self._loaded.copied_bytes + self._copied.total
+
+    def run(self, feeds: Feeds, outputs: Feeds | None = None) -> dict[str, Array]:
         """Execute once.
 
         Raises:
@@ -122,7 +129,22 @@ class MindSporeExecutable:
             results = self._loaded.run({name: feeds[name] for name in self._fed})
         except SanderlingError as error:
             raise EngineError(f"mindspore failed while executing: {error}") from error
-        return {spec.name: _checked(results, spec, shapes) for spec in self.outputs}
+        made = {spec.name: self._checked(results[spec.name], spec, shapes) for spec in self.outputs}
+        return made if outputs is None else write_results(made, outputs, "mindspore", self._copied)
+
+    def _checked(self, array: Array, spec: TensorSpec, shapes: dict[str, Shape]) -> Array:
+        """An output in the graph's dtype, if it has the shape that the graph gives it."""
+        from sanderling.model.shapes import fits
+
+        wanted = shapes.get(spec.name)
+        if wanted == () and array.shape == (1,):  # the runtime has no scalars
+            array = array.reshape(())
+        if wanted is not None and not fits(array.shape, wanted):
+            raise EngineError(f"mindspore returns '{spec.name}' of shape {array.shape}: the graph makes {list(wanted)}")
+        if array.dtype.name == spec.dtype:
+            return array
+        self._copied.add(array.nbytes)
+        return array.astype(spec.dtype)
 
     def add_note(self, note: str) -> None:
         """Add to what the placement tells."""
@@ -309,18 +331,6 @@ def _compare(executable: MindSporeExecutable, feeds: Feeds, expected: dict[str, 
                 f"its converter changes what it computes: '{name}' differs from ONNX Runtime's by {error_found:.1e} "
                 f"of the largest, on random inputs; at most {_TOLERANCE:.0e} is taken"
             )
-
-
-def _checked(results: dict[str, Array], spec: TensorSpec, shapes: dict[str, Shape]) -> Array:
-    """An output in the graph's dtype, if it has the shape that the graph gives it."""
-    from sanderling.model.shapes import fits
-
-    array, wanted = results[spec.name], shapes.get(spec.name)
-    if wanted == () and array.shape == (1,):  # the runtime has no scalars
-        array = array.reshape(())
-    if wanted is not None and not fits(array.shape, wanted):
-        raise EngineError(f"mindspore returns '{spec.name}' of shape {array.shape}: the graph makes {list(wanted)}")
-    return array if array.dtype.name == spec.dtype else array.astype(spec.dtype)
 
 
 def _key(graph: _Graph) -> str:

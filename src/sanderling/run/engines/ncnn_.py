@@ -26,14 +26,13 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from sanderling.core.errors import EngineError, ModelError, OutputError, first_line
 from sanderling.core.files import replacing, sha256_of
 from sanderling.core.precision import Precision
 from sanderling.core.tensor import Array, Feeds, TensorSpec
 from sanderling.model.rows import check_rows, has_rows, inferred_shapes, reads_first_axis, with_rows
 from sanderling.run.commands import run_command
+from sanderling.run.copies import CopyCount, contiguous, result_arrays, row, row_count
 from sanderling.run.engines.base import (
     Availability,
     Compute,
@@ -117,8 +116,14 @@ class NcnnExecutable:
         self.placement = placement
         self.inputs = graph.inputs
         self.outputs = graph.outputs
+        self._copied = CopyCount()
 
-    def run(self, feeds: Feeds) -> dict[str, Array]:
+    @property
+    def copied_bytes(self) -> int:
+        """All bytes that went in and out: ncnn may write into its inputs, and lends its results for one call."""
+        return self._copied.total
+
+    def run(self, feeds: Feeds, outputs: Feeds | None = None) -> dict[str, Array]:
         """Execute once; row by row where the batch is dynamic.
 
         Raises:
@@ -127,38 +132,30 @@ class NcnnExecutable:
         loaded = self._loaded  # kept alive until this call is over, whoever closes meanwhile
         if loaded is None:
             raise EngineError("ncnn: the net is closed; load the package again")
+        feeds = contiguous(feeds, self._copied)
+        count = row_count(feeds, self.inputs, "ncnn") if self._by_row else 1
+        results = result_arrays(self.outputs, count, outputs, "ncnn")
         if not self._by_row:
-            return self._run_row(loaded, feeds)
-        count, *others = {len(feeds[spec.name]) for spec in self.inputs}
-        if others:
-            raise EngineError(
-                f"ncnn runs row by row: inputs have {sorted([count, *others])} rows, and must have equally many"
-            )
-        results = {spec.name: np.empty(spec.concrete_shape(count), np.float32) for spec in self.outputs}
-        for row in range(count):
-            for name, array in self._run_row(
-                loaded, {key: value[row : row + 1] for key, value in feeds.items()}
-            ).items():
-                results[name][row : row + 1] = array
+            self._run_row(loaded, feeds, results)
+            return results
+        for index in range(count):
+            self._run_row(loaded, row(feeds, index), row(results, index))
         return results
 
-    def _run_row(self, loaded: Any, feeds: Feeds) -> dict[str, Array]:  # noqa: ANN401 - the runtime is untyped
+    def _run_row(self, loaded: Any, feeds: Feeds, results: Feeds) -> None:  # noqa: ANN401 - the runtime is untyped
         try:
             extractor = loaded.create_extractor()
             for index, (spec, axis) in enumerate(zip(self.inputs, self._net.input_axes, strict=True)):
-                array = np.ascontiguousarray(feeds[spec.name]).reshape(spec.concrete_shape() or (1,))
+                array = feeds[spec.name].reshape(spec.concrete_shape() or (1,))
+                self._copied.add(array.nbytes)
                 _check_code(extractor.input(f"in{index}", self._ncnn.Mat(array, batch_index=axis).clone()), spec)
-            return {
-                spec.name: self._output(extractor, index, axis)
-                for index, (spec, axis) in enumerate(zip(self.outputs, self._net.output_axes, strict=True))
-            }
+            for index, (spec, axis) in enumerate(zip(self.outputs, self._net.output_axes, strict=True)):
+                code, mat = extractor.extract(f"out{index}")
+                _check_code(code, spec)
+                results[spec.name][...] = mat.numpy(batch_index=axis).reshape(spec.concrete_shape())
+                self._copied.add(results[spec.name].nbytes)
         except (RuntimeError, ValueError, MemoryError) as error:
             raise EngineError(f"ncnn failed while executing: {first_line(error)}") from error
-
-    def _output(self, extractor: Any, index: int, axis: int) -> Array:  # noqa: ANN401 - the runtime is untyped
-        code, mat = extractor.extract(f"out{index}")
-        _check_code(code, self.outputs[index])
-        return np.array(mat.numpy(batch_index=axis), np.float32).reshape(self.outputs[index].concrete_shape())
 
     def close(self) -> None:
         """Drop the net; it is freed when the last running call is over."""

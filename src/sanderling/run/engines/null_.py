@@ -12,6 +12,7 @@ import numpy as np
 from sanderling.core.errors import EngineError, ModelError, first_line
 from sanderling.core.precision import Precision
 from sanderling.core.tensor import Array, Feeds, TensorSpec
+from sanderling.run.copies import check_shape
 from sanderling.run.engines.base import (
     Availability,
     DeviceInfo,
@@ -67,23 +68,32 @@ class NullExecutable:
         self.outputs = outputs
         self._closed = False
 
-    def run(self, feeds: Feeds) -> dict[str, Array]:
+    @property
+    def copied_bytes(self) -> int:
+        """Always 0: inputs are not read, and zeros are written in place."""
+        return 0
+
+    def run(self, feeds: Feeds, outputs: Feeds | None = None) -> dict[str, Array]:
         """Return zeros; dynamic axes take the size that the inputs give them by name, else 1.
 
         Raises:
-            EngineError: the executable is closed.
+            EngineError: an output does not fit its array, or the executable is closed.
         """
         if self._closed:
             raise EngineError("null: the graph is closed; load the package again")
         sizes = {
             axis: size for spec in self.inputs for axis, size in zip(spec.shape, feeds[spec.name].shape, strict=True)
         }
-        return {
-            spec.name: np.zeros(
-                [size if isinstance(size, int) else sizes.get(size, 1) for size in spec.shape], spec.dtype
-            )
+        shapes = {
+            spec.name: tuple(size if isinstance(size, int) else sizes.get(size, 1) for size in spec.shape)
             for spec in self.outputs
         }
+        if outputs is None:
+            return {spec.name: np.zeros(shapes[spec.name], spec.dtype) for spec in self.outputs}
+        for name, shape in shapes.items():
+            check_shape(name, shape, outputs[name], "null")
+            outputs[name].fill(0)
+        return {name: outputs[name] for name in shapes}
 
     def close(self) -> None:
         """Close; a second call does nothing."""

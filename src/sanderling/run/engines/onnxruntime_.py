@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,7 @@ import numpy as np
 from sanderling.core.errors import EngineError, ModelError, first_line
 from sanderling.core.precision import Precision
 from sanderling.core.tensor import Array, Feeds, TensorSpec
+from sanderling.run.copies import CopyCount, address_of, contiguous
 from sanderling.run.engines.base import (
     Availability,
     DeviceInfo,
@@ -38,6 +41,10 @@ _DTYPES = {
     "tensor(string)": "str",
 }
 _FATAL_ONLY = 4  # errors come back as exceptions, and are not printed as well
+_MISFIT = re.compile(r"output '(.*)' of node .* has shape \{(.*?)\} but the computed .* is \{(.*?)\}")
+_MISFIT_FIXED = re.compile(
+    r"invalid dimensions for output: (.*) for the following.*\n.*: (\d+) Got: (\d+) Expected: (\d+)"
+)
 _MODEL_ERRORS = (
     "Fail",
     "InvalidArgument",
@@ -99,24 +106,70 @@ class OnnxRuntimeExecutable:
         self.inputs = tuple(map(_spec, session.get_inputs()))
         self.outputs = tuple(map(_spec, session.get_outputs()))
         self._output_names = [spec.name for spec in self.outputs]
+        self._copied = CopyCount()
 
-    def run(self, feeds: Feeds) -> dict[str, Array]:
+    @property
+    def copied_bytes(self) -> int:
+        """Bytes of inputs that are not contiguous, and of outputs that are inputs; others are used where they lie."""
+        return self._copied.total
+
+    def run(self, feeds: Feeds, outputs: Feeds | None = None) -> dict[str, Array]:
         """Execute once.
 
         Raises:
-            EngineError: execution failed, or the session is closed.
+            EngineError: execution failed, an output does not fit its array, or the session is closed.
         """
-        if self._session is None:
+        session = self._session  # held until the call ends, whoever closes meanwhile
+        if session is None:
             raise EngineError("onnxruntime: the session is closed; load the package again")
+        feeds = contiguous(feeds, self._copied)
         try:
-            results = self._session.run(self._output_names, feeds)
+            if outputs is not None:
+                return run_bound(session, feeds, outputs, self._output_names, self._copied)
+            results = session.run(self._output_names, feeds)
         except Exception as error:
-            raise EngineError(f"onnxruntime failed while executing: {first_line(error)}") from error
+            raise EngineError(f"onnxruntime failed while executing: {run_failure(error)}") from error
         return {name: np.asarray(result) for name, result in zip(self._output_names, results, strict=True)}
 
     def close(self) -> None:
         """Drop the session."""
         self._session = None
+
+
+def run_bound(
+    session: Any,  # noqa: ANN401 - the runtime is untyped
+    feeds: Feeds,
+    outputs: Feeds,
+    names: Sequence[str],
+    count: CopyCount,
+) -> dict[str, Array]:
+    """Run a session of ONNX Runtime on the caller's own memory; arrays must be contiguous."""
+    binding = session.io_binding()  # of this call alone, as it keeps the arrays alive
+    for name, array in feeds.items():
+        binding.bind_cpu_input(name, array)
+    addresses = []
+    for name in names:
+        array = outputs[name]
+        addresses.append(address_of(array))
+        binding.bind_output(name, "cpu", 0, array.dtype, array.shape, addresses[-1])
+    session.run_with_iobinding(binding)
+    for name, address, made in zip(names, addresses, binding.get_outputs(), strict=True):
+        if made.data_ptr() != address:  # an output that is an input is given back where that lies
+            np.copyto(outputs[name], made.numpy())
+            count.add(outputs[name].nbytes)
+    return {name: outputs[name] for name in names}
+
+
+def run_failure(error: Exception) -> str:
+    """Why a run of ONNX Runtime failed, in one line."""
+    text = str(error)
+    made, fixed = _MISFIT.search(text), _MISFIT_FIXED.search(text)
+    if made is not None:
+        return f"output '{made[1]}' becomes [{made[3]}]: the array given for it has [{made[2]}]"
+    if fixed is not None:
+        name, axis, got, expected = fixed.groups()
+        return f"output '{name}' has {expected} along axis {axis}: the array given for it has {got}"
+    return first_line(error)
 
 
 def _session_options(options: EngineOptions) -> Any:  # noqa: ANN401 - the runtime is untyped

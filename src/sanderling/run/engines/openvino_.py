@@ -4,7 +4,8 @@ Four of its ways are not ours. It computes float nodes in bf16 where the CPU can
 graph says unless other arithmetic is asked for. It reports every import to its maker: here it is imported without its
 reporter. It trusts its compile cache: here a compiled graph is kept with its hash, as OpenVINO was seen to load a
 blob with altered weights and return wrong numbers. And with one thread it forgets that shapes inside a graph
-contradicted each other, and returns memory that nobody wrote: here shapes are checked before. It optimises a graph
+contradicted each other, and returns memory that nobody wrote: here shapes are checked before. So they are where results
+are written to the caller's arrays, as it leaves one that is too small as it was, without a word. It optimises a graph
 always and fully, so ``optimization`` and ``lean`` change nothing.
 """
 
@@ -28,10 +29,11 @@ import numpy.typing as npt
 import psutil
 from pydantic import BaseModel
 
-from sanderling.core.errors import EngineError, ModelError, first_line
+from sanderling.core.errors import EngineError, ModelError, SanderlingError, first_line
 from sanderling.core.files import sha256_of
 from sanderling.core.precision import Precision
 from sanderling.core.tensor import Array, Feeds, TensorSpec
+from sanderling.run.copies import CopyCount, check_shape, copied, usual, write_results
 from sanderling.run.engines.base import (
     Availability,
     Compute,
@@ -66,6 +68,8 @@ _REFUSED = re.compile(r"unsupported|not supported|not implemented|cannot create"
 _FIXED_BYTES = SEAL_BYTES + 8  # a cache file's seal, and where its compiled graph starts
 _ALIGNED_BYTES = 64
 _IMPORTING = threading.Lock()
+
+Shapes = tuple[tuple[int, ...], ...]
 
 
 class OpenVino:
@@ -111,45 +115,118 @@ class OpenVinoExecutable:
     def __init__(self, loaded: _Loaded, placement: Placement) -> None:
         compiled, graph = loaded.compiled, loaded.graph
         self._loaded: _Loaded | None = loaded
-        self._idle: deque[Any] = deque()
+        self._idle: deque[_Request] = deque()
+        self._copied = CopyCount()
         self.placement = placement
         self.inputs = graph.inputs
         self.outputs = graph.outputs
         self._fed = _fed_inputs(compiled, graph)
-        self._check_shapes = _shape_check(graph, self._fed) if _forgets_shapes(compiled, graph) else None
+        self._infer_shapes = _shape_inference(graph, tuple(self._fed))
+        self._forgets_shapes = _forgets_shapes(compiled, graph)
         self._positions = _output_positions(compiled, graph)
+        self._is_fixed = all(port.partial_shape.is_static for port in compiled.outputs)
 
-    def run(self, feeds: Feeds) -> dict[str, Array]:
+    @property
+    def copied_bytes(self) -> int:
+        """Bytes of inputs that are read-only or not contiguous, and of results that were not written to ``outputs``, or
+        could not be, as only their values decide their shape.
+        """
+        return self._copied.total
+
+    def run(self, feeds: Feeds, outputs: Feeds | None = None) -> dict[str, Array]:
         """Execute once.
 
         Raises:
-            EngineError: execution failed, or the graph is closed.
+            EngineError: execution failed, an output does not fit its array, or the graph is closed.
         """
         loaded = self._loaded  # held until the call ends, with the memory that its weights may be in
         if loaded is None:
             raise EngineError("openvino: the graph is closed; load the package again")
         try:
-            if self._check_shapes:
-                self._check_shapes(tuple(feeds[name].shape for name in self._fed))
+            bound = outputs if outputs is not None and self._can_bind(feeds, outputs) else None
+            if self._forgets_shapes:
+                self._infer_shapes(self._shapes_of(feeds))
             request = self._request(loaded.compiled)
-            results = request.infer({name: feeds[name] for name in self._fed}, share_inputs=True)  # outputs are copies
+            results = request.infer(self._readable(feeds), bound)
+        except SanderlingError:
+            raise
         except Exception as error:
             raise EngineError(f"openvino failed while executing: {_reason(error)}") from error
         self._idle.append(request)
         if self._loaded is None:  # closed meanwhile
             self._idle.clear()
-        return {name: results[position] for name, position in self._positions.items()}
+        if bound is None:
+            self._copied.add(sum(array.nbytes for array in results.values()))
+        if outputs is None or bound is not None:
+            return results
+        return write_results(results, outputs, "openvino", self._copied)
 
-    def _request(self, compiled: Any) -> Any:  # noqa: ANN401 - the runtime is untyped
+    def _request(self, compiled: Any) -> _Request:  # noqa: ANN401 - the runtime is untyped
         try:
             return self._idle.pop()
         except IndexError:
-            return compiled.create_infer_request()
+            return _Request(compiled.create_infer_request(), self._positions)
+
+    def _shapes_of(self, feeds: Feeds) -> Shapes:
+        return tuple(feeds[name].shape for name in self._fed)
+
+    def _can_bind(self, feeds: Feeds, outputs: Feeds) -> bool:
+        """Whether it is certain that the results have the shapes of ``outputs``.
+
+        Raises:
+            EngineError: it is certain that they have not.
+        """
+        if self._is_fixed:
+            return True
+        made = self._infer_shapes(self._shapes_of(feeds))
+        for name, position in self._positions.items():
+            shape = made[position]
+            if shape is not None:
+                check_shape(name, shape, outputs[name], "openvino")
+        return None not in made
+
+    def _readable(self, feeds: Feeds) -> list[tuple[int, Array]]:
+        """Inputs by position, as OpenVINO can read them in place; it wants to be able to write to them."""
+        return [
+            (position, array if array.flags.c_contiguous and array.flags.writeable else copied(array, self._copied))
+            for position, array in ((position, feeds[name]) for name, position in self._fed.items())
+        ]
 
     def close(self) -> None:
         """Drop the compiled graph and its requests."""
         self._loaded = None
         self._idle.clear()
+
+
+class _Request:
+    """An infer request with output tensors of its own, which it gets back after each run on the caller's arrays."""
+
+    def __init__(self, request: Any, positions: Mapping[str, int]) -> None:  # noqa: ANN401 - the runtime is untyped
+        from openvino import Tensor
+
+        self._request = request
+        self._positions = positions
+        self._tensor = Tensor
+        self._own = [request.get_output_tensor(position) for position in positions.values()]
+
+    def infer(self, inputs: Sequence[tuple[int, Array]], outputs: Feeds | None) -> dict[str, Array]:
+        """Execute once; ``inputs`` must live until the end. Without ``outputs``, the results are copies."""
+        request = self._request
+        for position, array in inputs:
+            request.set_input_tensor(position, self._tensor_of(array))
+        if outputs is None:
+            found = request.infer()
+            return {name: found[position] for name, position in self._positions.items()}
+        for name, position in self._positions.items():
+            request.set_output_tensor(position, self._tensor_of(outputs[name]))
+        request.infer(share_outputs=True)
+        for position, tensor in zip(self._positions.values(), self._own, strict=True):
+            request.set_output_tensor(position, tensor)
+        return {name: outputs[name] for name in self._positions}
+
+    def _tensor_of(self, array: Array) -> Any:  # noqa: ANN401 - the runtime is untyped
+        """A tensor in the array's memory; strings are copied."""
+        return self._tensor(usual(array), shared_memory=array.dtype.kind not in "UO")
 
 
 @dataclass(frozen=True)
@@ -385,24 +462,29 @@ def _forgets_shapes(compiled: Any, graph: _Graph) -> bool:  # noqa: ANN401 - the
     return min(threads, len(psutil.Process().cpu_affinity())) == 1
 
 
-def _shape_check(graph: _Graph, names: Sequence[str]) -> Callable[[tuple[tuple[int, ...], ...]], None]:
-    """A function that infers all shapes from those of the inputs, once for each; it raises OpenVINO's error."""
+def _shape_inference(graph: _Graph, names: Sequence[str]) -> Callable[[Shapes], tuple[tuple[int, ...] | None, ...]]:
+    """A function that infers the outputs' shapes from the inputs', once for each; it raises OpenVINO's error.
+
+    None stands for a shape that the values of the inputs decide.
+    """
 
     @functools.lru_cache(maxsize=256)
-    def check(shapes: tuple[tuple[int, ...], ...]) -> None:
+    def infer(shapes: Shapes) -> tuple[tuple[int, ...] | None, ...]:
         network = _core().read_model(graph.source)  # not kept, as it holds the weights once more
         network.reshape({name: list(shape) for name, shape in zip(names, shapes, strict=True)})
+        made = (port.partial_shape for port in network.outputs)
+        return tuple(tuple(map(int, shape.to_shape())) if shape.is_static else None for shape in made)
 
-    return check
+    return infer
 
 
-def _fed_inputs(compiled: Any, graph: _Graph) -> tuple[str, ...]:  # noqa: ANN401 - the runtime is untyped
-    """The graph's inputs that OpenVINO kept: it drops those that nothing reads."""
-    ports = {name: port for port in compiled.inputs for name in port.names}
+def _fed_inputs(compiled: Any, graph: _Graph) -> dict[str, int]:  # noqa: ANN401 - the runtime is untyped
+    """Positions of the graph's inputs that OpenVINO kept: it drops those that nothing reads."""
+    positions = {name: index for index, port in enumerate(compiled.inputs) for name in port.names}
     for spec in graph.inputs:
-        if spec.name in ports:
-            _check_dtype(ports[spec.name], spec, graph)
-    return tuple(spec.name for spec in graph.inputs if spec.name in ports)
+        if spec.name in positions:
+            _check_dtype(compiled.inputs[positions[spec.name]], spec, graph)
+    return {spec.name: positions[spec.name] for spec in graph.inputs if spec.name in positions}
 
 
 def _output_positions(compiled: Any, graph: _Graph) -> dict[str, int]:  # noqa: ANN401 - the runtime is untyped

@@ -32,6 +32,7 @@ import numpy as np
 from sanderling.core.errors import EngineError, ModelError, first_line
 from sanderling.core.precision import Precision
 from sanderling.core.tensor import Array, Feeds, TensorSpec
+from sanderling.run.copies import CopyCount, contiguous
 from sanderling.run.engines.base import (
     Availability,
     DeviceInfo,
@@ -42,6 +43,7 @@ from sanderling.run.engines.base import (
     Placement,
     choose_device,
 )
+from sanderling.run.engines.onnxruntime_ import run_bound, run_failure
 from sanderling.run.sealed import seal, unsealed
 
 if TYPE_CHECKING:
@@ -129,18 +131,27 @@ class QnnExecutable:
         self.inputs = compiler.graph.inputs
         self.outputs = compiler.graph.outputs
         self._output_names = [spec.name for spec in self.outputs]
+        self._copied = CopyCount()
 
-    def run(self, feeds: Feeds) -> dict[str, Array]:
+    @property
+    def copied_bytes(self) -> int:
+        """Bytes of inputs that had to be made contiguous; the plugin is given the memory of all others."""
+        return self._copied.total
+
+    def run(self, feeds: Feeds, outputs: Feeds | None = None) -> dict[str, Array]:
         """Execute once; shapes that did not come before are compiled for first.
 
         Raises:
-            EngineError: compilation or execution failed, or the graph is closed.
+            EngineError: compilation or execution failed, an output does not fit its array, or the graph is closed.
         """
         session = self._session(tuple(feeds[spec.name].shape for spec in self.inputs))
+        feeds = contiguous(feeds, self._copied)
         try:
+            if outputs is not None:
+                return run_bound(session, feeds, outputs, self._output_names, self._copied)
             results = session.run(self._output_names, feeds)
         except Exception as error:
-            raise EngineError(f"qnn failed while executing: {first_line(error)}") from error
+            raise EngineError(f"qnn failed while executing: {run_failure(error)}") from error
         return {name: np.asarray(result) for name, result in zip(self._output_names, results, strict=True)}
 
     def _session(self, shapes: Shapes) -> Any:  # noqa: ANN401 - the runtime is untyped

@@ -33,6 +33,7 @@ from sanderling.core.errors import EngineError, ModelError, SanderlingError, fir
 from sanderling.core.precision import Precision
 from sanderling.core.tensor import Array, Feeds, TensorSpec
 from sanderling.model.rows import check_rows, has_rows, with_rows
+from sanderling.run.copies import CopyCount, copied, result_arrays, row, row_count
 from sanderling.run.engines.base import (
     Availability,
     Compute,
@@ -146,8 +147,14 @@ class RknnExecutable:
         self.inputs = graph.inputs
         self.outputs = graph.outputs
         self.placement = placement
+        self._copied = CopyCount()
 
-    def run(self, feeds: Feeds) -> dict[str, Array]:
+    @property
+    def copied_bytes(self) -> int:
+        """All bytes that went in and out: the simulator keeps its tensors."""
+        return self._copied.total
+
+    def run(self, feeds: Feeds, outputs: Feeds | None = None) -> dict[str, Array]:
         """Execute once; row by row where the batch is dynamic.
 
         Raises:
@@ -156,35 +163,32 @@ class RknnExecutable:
         with self._lock:
             if self._loaded is None:
                 raise EngineError("rknn: the net is closed; load the package again")
+            count = row_count(feeds, self.inputs, "rknn") if self._by_row else 1
+            results = result_arrays(self.outputs, count, outputs, "rknn")
             if not self._by_row:
-                return self._run_row(feeds)
-            count, *others = {len(feeds[spec.name]) for spec in self.inputs}
-            if others:
-                raise EngineError(
-                    f"rknn runs row by row: inputs have {sorted([count, *others])} rows, and must have equally many"
-                )
-            results = {spec.name: np.empty(spec.concrete_shape(count), spec.dtype) for spec in self.outputs}
-            for row in range(count):
-                found = self._run_row({name: array[row : row + 1] for name, array in feeds.items()})
-                for name, array in found.items():
-                    results[name][row : row + 1] = array
+                self._run_row(feeds, results)
+                return results
+            for index in range(count):
+                self._run_row(row(feeds, index), row(results, index))
             return results
 
-    def _run_row(self, feeds: Feeds) -> dict[str, Array]:
-        arrays = [np.array(feeds[name], order="C") for name in self._fed]
+    def _run_row(self, feeds: Feeds, results: Feeds) -> None:
+        arrays = [copied(feeds[name], self._copied) for name in self._fed]
         try:
             found = self._loaded.inference(inputs=arrays, data_format=["nchw"] * len(arrays))
         except Exception as error:
             raise EngineError(f"rknn failed while executing: {_raised(error)}") from error
-        return {spec.name: array for spec, array in zip(self.outputs, self._checked(found), strict=True)}
+        for spec, array in zip(self.outputs, self._checked(found), strict=True):
+            results[spec.name][...] = array
+            self._copied.add(array.nbytes)
 
-    def _checked(self, found: Sequence[Array] | None) -> list[Array]:
-        """Copies of the simulator's outputs: it drops some, and changes others' dtype or shape, without a word."""
+    def _checked(self, found: Sequence[Array] | None) -> Sequence[Array]:
+        """The simulator's outputs: it drops some, and changes others' dtype or shape, without a word."""
         got = [f"{array.dtype.name}{list(array.shape)}" for array in found or ()]
         wanted = [f"{spec.dtype}{list(spec.concrete_shape())}" for spec in self.outputs]
         if not found or got != wanted:
             raise EngineError(f"rknn failed while executing: the simulator returns {got or 'nothing'}, not {wanted}")
-        return [np.array(array) for array in found]
+        return found
 
     def close(self) -> None:
         """Release the net; a second call does nothing."""
@@ -203,14 +207,19 @@ class RemoteRknn:
         self.outputs: tuple[TensorSpec, ...] = inner.outputs
         self.placement: Placement = inner.placement
 
-    def run(self, feeds: Feeds) -> dict[str, Array]:
+    @property
+    def copied_bytes(self) -> int:
+        """Bytes copied on the way to the other process and in it."""
+        return int(self._inner.copied_bytes)
+
+    def run(self, feeds: Feeds, outputs: Feeds | None = None) -> dict[str, Array]:
         """Execute once.
 
         Raises:
             EngineError: execution failed, the net is closed, or its process ended.
         """
         try:
-            found: dict[str, Array] = self._inner.run(feeds, timeout_s=_RUN_S)
+            found: dict[str, Array] = self._inner.run(feeds, outputs, timeout_s=_RUN_S)
         except EngineError as error:
             raise EngineError(_as_ours(error)) from error
         return found

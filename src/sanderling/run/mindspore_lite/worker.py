@@ -19,6 +19,7 @@ import numpy as np
 
 from sanderling.core.errors import EngineError, ModelError
 from sanderling.core.tensor import Array, Feeds, TensorSpec
+from sanderling.run.copies import CopyCount, contiguous, write_results
 from sanderling.run.engines.base import DeviceKind, Placement
 from sanderling.run.mindspore_lite.log import first_error
 from sanderling.run.mindspore_lite.native import Bridge, NativeGraph
@@ -39,6 +40,7 @@ class RuntimeExecutable:
     def __init__(self, load: Callable[[], NativeGraph], kept: int) -> None:
         self._load = load
         self._most = kept
+        self._copied = CopyCount()
         self._graphs: OrderedDict[Shapes, NativeGraph] = OrderedDict()
         graph = load()
         self._fresh: NativeGraph | None = graph  # with no shapes yet
@@ -50,19 +52,27 @@ class RuntimeExecutable:
             self._graphs[tuple(tensor.shape for tensor in self._fed)] = graph
             self._fresh = None
 
-    def run(self, feeds: Feeds) -> dict[str, Array]:
+    @property
+    def copied_bytes(self) -> int:
+        """All bytes that went in and out: the runtime has memory of its own."""
+        return self._copied.total
+
+    def run(self, feeds: Feeds, outputs: Feeds | None = None) -> dict[str, Array]:
         """Execute once, with the shapes of ``feeds``.
 
         Raises:
             EngineError: an input does not fit the runtime's dtype, or execution failed.
         """
         _LOG.begin()
+        feeds = contiguous(feeds, self._copied)
         arrays = [_fitting(feeds[tensor.name], tensor.dtype, tensor.name) for tensor in self._fed]
         try:
             results = self._graph_for(tuple(array.shape for array in arrays)).run(arrays)
         except (EngineError, ModelError) as error:
             raise EngineError(f"{error}: {_LOG.reason()}") from error
-        return dict(zip((spec.name for spec in self.outputs), results, strict=True))
+        self._copied.add(sum(array.nbytes for array in (*arrays, *results)))
+        named = dict(zip((spec.name for spec in self.outputs), results, strict=True))
+        return named if outputs is None else write_results(named, outputs, "mindspore", self._copied)
 
     def close(self) -> None:
         """Free all graphs."""

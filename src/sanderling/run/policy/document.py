@@ -288,6 +288,7 @@ class Policy(_Section):
         max_model_cache: models that a pool keeps loaded.
         max_model_bytes: bytes that these may hold together; no limit by default.
         tensor_pool_size: buffers of each kind that are kept for batches.
+        sensor_interval: milliseconds from one reading of the sensors to the next.
         isolation: ``thread`` runs engines in this process, ``process`` in one of their own.
     """
 
@@ -303,6 +304,7 @@ class Policy(_Section):
     max_model_bytes: Count | None = Field(None, ge=1)
     tensor_pool_size: Count = Field(5, ge=0)
     emergency_release: EmergencyRelease = EmergencyRelease()
+    sensor_interval: Number = Field(1_000, gt=0)
     isolation: Literal["thread", "process"] = "thread"
 
     @model_validator(mode="before")
@@ -395,14 +397,13 @@ def parse_policy(text: str, name: str = "policy") -> Policy:
 def policy_schema() -> dict[str, Any]:
     """The JSON Schema of policy files."""
     schema = Policy.model_json_schema(by_alias=True)
-    kinds: list[type[BaseModel]] = [Policy, *_Section.__subclasses__()]
-    sections = {section.__name__: section for section in kinds}
+    sections: dict[str, type[BaseModel]] = {each.__name__: each for each in _Section.__subclasses__()}
     for name, part in ({"Policy": schema} | schema["$defs"]).items():
         for key, meaning in meanings(sections[name]).items():
             part["properties"][key]["description"] = meaning
         for value in part["properties"].values():
             value.pop("title", None)
-        part["description"] = (inspect.getdoc(sections[name]) or "").partition("\n")[0]
+        part["description"] = inspect.getdoc(sections[name]).splitlines()[0]  # type: ignore[union-attr]
         part["properties"]["$comment"] = {"description": "for readers; means nothing"}
     known = schema["properties"]
     known["$schema"] = {"type": "string", "description": "for editors; means nothing"}

@@ -35,7 +35,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
         ),
         (batching, "batch_rows call_rows"),
         (latency, "observe predict_ms least_ms unsure from_density"),
-        (scheduling, "urgency is_late call_limit_ms spills utilization_after capped_for_ms"),
+        (scheduling, "urgency is_late call_limit_ms stays spills utilization_after capped_for_ms"),
         (memory, "release_for_limits release_in_emergency"),
         (breaker, "after_trip"),
     )
@@ -239,6 +239,7 @@ def _scheduling(source: random.Random) -> Iterator[Case]:
         yield _only("scheduling.call_limit_ms", rules=rules, now_ms=now_ms, deadline_ms=due_ms, others_wait=waits)
         own, other = (round(now_ms + _between(source, 0.0, 80.0), 3) for _ in range(2))
         yield _only("scheduling.spills", rules=rules, own_finish_ms=own, other_finish_ms=other, deadline_ms=due_ms)
+        yield _only("scheduling.stays", rules=rules, own_finish_ms=own, deadline_ms=due_ms)
         share, idle_ms = _between(source, 0.3, 1.0), _pick(source, 0.0, 50.0, 400.0)
         yield _only(
             "scheduling.utilization_after", utilization=share, idle_ms=idle_ms, busy_ms=_between(source, 0, 200)

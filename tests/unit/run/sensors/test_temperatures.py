@@ -1,18 +1,9 @@
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from sanderling.run.sensors import Temperature, read_temperatures
-
-
-def put(root: Path, **files: str) -> None:
-    """Write files as the kernel shows them: ``hwmon__hwmon0__name="coretemp"``."""
-    for name, text in files.items():
-        path = root.joinpath(*name.split("__"))
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(f"{text}\n")
+from tests.unit.run.sensors.trees import put
 
 
 def test_chips_are_read_with_their_labels_in_the_order_of_their_numbers(tmp_path):

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from sanderling.run.sensors.sysfs import line, numbered
+
 SYSTEM = Path("/sys/class")
 _BELIEVABLE_C = (-55.0, 200.0)  # a sensor that is switched off says 0 K, or the largest number it has
 
@@ -32,40 +34,33 @@ def read_temperatures(root: Path = SYSTEM) -> tuple[Temperature, ...]:
     return tuple(found for _, found in chips) + tuple(zones)
 
 
+def believable(temperature_c: float) -> bool:
+    """Whether a sensor that says so can be believed; NaN cannot."""
+    return _BELIEVABLE_C[0] <= temperature_c <= _BELIEVABLE_C[1]
+
+
 def _chips(folder: Path) -> Iterator[tuple[str, Temperature]]:
-    for chip in _numbered(folder, "hwmon"):
-        name = _line(chip / "name") or chip.name
-        for file in sorted(chip.glob("temp*_input"), key=lambda file: (len(file.name), file.name)):
-            label = _line(chip / file.name.replace("_input", "_label")) or file.name.removesuffix("_input")
+    for chip in numbered(folder, "hwmon*"):
+        name = line(chip / "name") or chip.name
+        for file in numbered(chip, "temp*_input"):
+            label = line(chip / file.name.replace("_input", "_label")) or file.name.removesuffix("_input")
             celsius = _celsius(file)
             if celsius is not None:
                 yield name, Temperature(f"{name} {label}", celsius)
 
 
 def _zones(folder: Path) -> Iterator[tuple[str, Temperature]]:
-    for zone in _numbered(folder, "thermal_zone"):
-        name = _line(zone / "type") or zone.name
+    for zone in numbered(folder, "thermal_zone*"):
+        name = line(zone / "type") or zone.name
         celsius = _celsius(zone / "temp")
         if celsius is not None:
             yield name, Temperature(name, celsius)
 
 
-def _numbered(folder: Path, prefix: str) -> list[Path]:
-    """Folders such as ``hwmon10``, in the order of their numbers; none where there is no such folder."""
-    return sorted(folder.glob(f"{prefix}*"), key=lambda path: (len(path.name), path.name))
-
-
 def _celsius(file: Path) -> float | None:
     """A temperature in thousandths of a degree; None where the sensor is off, broken or not ours to read."""
     try:
-        celsius = int(_line(file)) / 1000
+        celsius = int(line(file)) / 1000
     except ValueError:
         return None
-    return celsius if _BELIEVABLE_C[0] <= celsius <= _BELIEVABLE_C[1] else None
-
-
-def _line(file: Path) -> str:
-    try:
-        return file.read_text(encoding="utf-8", errors="replace").strip()
-    except OSError:
-        return ""
+    return celsius if believable(celsius) else None
