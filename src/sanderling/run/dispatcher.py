@@ -452,7 +452,7 @@ class Dispatcher:
         """The lane in use, or the first that has not failed a request yet; at last one that did not fail it alone."""
         order = (model.state.active, *range(len(model.lanes)))
         failed = {lane for lane, _ in request.failures}
-        untried = [lane for lane in order if lane not in failed]
+        untried: list[int] = [lane for lane in order if lane not in failed]
         return (untried or [lane for lane in order if lane not in request.failed_alone])[0]
 
     def _own_finish_ms(self, model: _Model, request: Request, own: int, now_ms: float) -> float:
