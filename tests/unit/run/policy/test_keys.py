@@ -21,6 +21,13 @@ def test_page_has_the_table_of_the_code():
     assert table() in (DOCS / "policy.md").read_text(encoding="utf-8")
 
 
+def test_page_begins_with_the_articles_policy():
+    page = (DOCS / "policy.md").read_text(encoding="utf-8")
+    block = page.split("```json\n")[1].split("```")[0]
+    article = Path(__file__).parents[3] / "data" / "inference-policy.json"
+    assert json.loads(block) == json.loads(article.read_text(encoding="utf-8"))
+
+
 def test_example_is_a_policy_that_writes_out_every_key():
     content = example()
     policy = parse_policy(json.dumps(content))
