@@ -252,7 +252,7 @@ def _scheduling(source: random.Random) -> Iterator[Case]:
             (9.0, 8.0, 7.0),
             (9.0, 8.0, NEVER),
         ):
-            rules = SchedulingRules(spill=spill)  # type: ignore[arg-type]
+            rules = SchedulingRules(spill=spill)
             yield _only("scheduling.spills", rules=rules, own_finish_ms=own, other_finish_ms=other, deadline_ms=due_ms)
     yield _only("scheduling.is_late", now_ms=10.0, deadline_ms=30.0, shortest_ms=20.0)
     for idle_ms in (0.0, 223.14355131420976, 223.143, 500.0):
@@ -284,7 +284,7 @@ def _memory(source: random.Random) -> Iterator[Case]:
 
 def _breaker(source: random.Random) -> Iterator[Case]:
     for on_trip in ("retry-fp32", "last-good", "raise"):
-        rules, state, now_ms = BreakerRules(on_trip, 3, 100.0), BreakerState(), 0.0  # type: ignore[arg-type]
+        rules, state, now_ms = BreakerRules(on_trip, 3, 100.0), BreakerState(), 0.0
         for _ in range(10):
             now_ms = round(now_ms + _pick(source, 10.0, 30.0, 100.0), 3)
             known = {"has_last_good": source.random() < 0.5, "is_safe": state.is_open or source.random() < 0.2}
