@@ -1,1 +1,1 @@
-"""The ground floor: errors, tensor specs, statistics, files. Knows no other room."""
+"""The ground floor: errors, tensor specs, statistics, files, pictures. Knows no other room."""

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from typing import Literal, NamedTuple
 
 from sanderling.run.policy import NEVER, placement
 from sanderling.run.policy.batching import BatchRules, batch_rows, call_rows
-from sanderling.run.policy.latency import LatencyModel, observe, predict_ms
+from sanderling.run.policy.latency import LatencyModel, least_ms, observe, predict_ms, unsure
 from sanderling.run.policy.placement import LaneRule, PlacementState, RecoveryRule, Switch
 from sanderling.run.policy.scheduling import (
     SchedulingRules,
@@ -21,11 +21,14 @@ from sanderling.run.policy.scheduling import (
     capped_for_ms,
     is_late,
     spills,
+    stays,
     urgency,
     utilization_after,
 )
 
 Refusal = Literal["late", "full"]
+_TRUSTED_MS = 10_000.0  # since a model's last call: then a request that seems too late is let through, to measure again
+_FORGOTTEN = 64  # cancelled requests that a queue may hold beside as many as wait
 
 
 class Request:
@@ -38,13 +41,17 @@ class Request:
         priority: larger is sooner; below 0 is background work.
         payload: whatever the host keeps with it.
         failures: lanes that failed it, with the reasons.
+        failed_alone: lanes that failed it when no other request was in the batch.
         waiting: whether it is in a queue.
+        is_probe: it seemed too late when it came, and was let through to measure again.
     """
 
     __slots__ = (
         "arrival_ms",
         "deadline_ms",
+        "failed_alone",
         "failures",
+        "is_probe",
         "key",
         "model",
         "number",
@@ -63,7 +70,9 @@ class Request:
         self.priority = priority
         self.payload = payload
         self.waiting = False
+        self.is_probe = False
         self.failures: tuple[tuple[int, str], ...] = ()
+        self.failed_alone: frozenset[int] = frozenset()
         self.arrival_ms = 0.0
         self.number = 0
         self.key = (0, 0.0)
@@ -117,6 +126,7 @@ class _Model:
     batching: BatchRules
     recovery: RecoveryRule
     state: PlacementState
+    since: int  # number of the last request that came before it
     queue: list[tuple[int, float, int, Request]] = field(default_factory=list)
     waiting: int = 0
     waiting_rows: int = 0
@@ -124,6 +134,20 @@ class _Model:
     full_rows: int = 0  # of a full batch on the lane in use; 0 until it is asked for
     full_ms: float = 0.0
     shortest_ms: float = 0.0
+    heard_ms: float | None = None  # when a call last ended, or was let through for that
+
+
+class _Head(NamedTuple):
+    """A model's most urgent request, its own lane, and when that would have finished it; 0 if it waits anyway."""
+
+    model: _Model
+    request: Request
+    own: int
+    own_finish_ms: float
+
+
+def _by_urgency(head: _Head) -> tuple[tuple[int, float], int]:
+    return head.request.key, head.request.number
 
 
 class Dispatcher:
@@ -141,6 +165,7 @@ class Dispatcher:
         self.waiting = 0
         self._devices: dict[str, _Device] = {}
         self._models: dict[str, _Model] = {}
+        self._backlogs_ms: dict[str, float] = {}
         self._numbers = 0
         self._capped_until_ms = NEVER
 
@@ -177,6 +202,7 @@ class Dispatcher:
             batching,
             recovery,
             placement.start(tuple(lanes)),
+            self._numbers,
         )
         self._models[name] = model
         self._refresh(model)
@@ -207,15 +233,19 @@ class Dispatcher:
         model = self._models[request.model]
         if model.waiting >= self.rules.queue_limit:
             return "full"
-        if self.rules.drop_late and is_late(
-            now_ms=now_ms, deadline_ms=request.deadline_ms, shortest_ms=model.shortest_ms
-        ):
-            return "late"
+        if model.heard_ms is None:
+            model.heard_ms = now_ms
+        request.is_probe = False
+        if self._is_late(model, request, now_ms):
+            request.is_probe = not model.waiting and now_ms - model.heard_ms >= _TRUSTED_MS
+            if self._is_late(model, request, now_ms):
+                return "late"
+            model.heard_ms = now_ms
         self._numbers += 1
         request.number = self._numbers
         request.arrival_ms = now_ms
         request.key = urgency(self.rules, priority=request.priority, arrival_ms=now_ms, deadline_ms=request.deadline_ms)
-        model.latest_deadline_ms = max(model.latest_deadline_ms, request.key[1])
+        model.latest_deadline_ms = max(model.latest_deadline_ms, request.key[1]) if model.waiting else request.key[1]
         self._push(model, request)
         return None
 
@@ -223,7 +253,11 @@ class Dispatcher:
         """Take back a request that waits; False when it runs already or is done."""
         if not request.waiting:
             return False
-        self._uncount(self._models[request.model], request)
+        model = self._models[request.model]
+        self._uncount(model, request)
+        if len(model.queue) > 2 * model.waiting + _FORGOTTEN:
+            model.queue = [entry for entry in model.queue if entry[3].waiting]
+            heapify(model.queue)
         return True
 
     def next(self, now_ms: float) -> Dispatch | None:
@@ -237,18 +271,23 @@ class Dispatcher:
         for model in self._models.values():
             if model.state.wake_ms <= now_ms:
                 self._switched(model, placement.choose(model.state, now_ms=now_ms), now_ms)
-        for device in self._devices.values():
-            if device.in_use < device.capacity:
-                dispatch = self._next_on(device, now_ms)
-                if dispatch is not None:
-                    return dispatch
+        free = [device for device in self._devices.values() if device.in_use < device.capacity]
+        heads = self._heads(now_ms) if free else []
+        for device in free:
+            dispatch = self._next_on(device, heads, now_ms)
+            if dispatch is not None:
+                return dispatch
         return None
 
     def wake_ms(self) -> float:
         """When ``next`` should be asked again although nothing has happened; infinite if never."""
         if not self.waiting:
             return NEVER
-        return min(self._capped_until_ms, *(model.state.wake_ms for model in self._models.values()))
+        soonest_ms = self._capped_until_ms
+        for model in self._models.values():
+            if model.state.wake_ms < soonest_ms:
+                soonest_ms = model.state.wake_ms
+        return soonest_ms
 
     def complete(self, dispatch: Dispatch, now_ms: float, *, learn: bool = True) -> None:
         """A batch has run.
@@ -258,13 +297,16 @@ class Dispatcher:
             now_ms: when it ended.
             learn: whether its latency says something; False where it includes loading.
         """
-        model = self._models.get(dispatch.model)
+        model = self._model_of(dispatch)
         self._release(dispatch, now_ms)
         if model is None or not learn:
             return
         latency_ms = now_ms - dispatch.started_ms
         lane = dispatch.lane
-        model.latencies[lane] = observe(model.latencies[lane], dispatch.call_rows, latency_ms)
+        model.heard_ms = now_ms
+        known = model.latencies[lane]
+        known = unsure(known) if any(request.is_probe for request in dispatch.requests) else known
+        model.latencies[lane] = observe(known, dispatch.call_rows, latency_ms)
         outcome = placement.after_call(
             model.lanes, model.recovery, model.state, lane=lane, latency_ms=latency_ms, now_ms=now_ms
         )
@@ -272,12 +314,15 @@ class Dispatcher:
         self._refresh(model)
 
     def fail(self, dispatch: Dispatch, reason: str, now_ms: float) -> list[Request]:
-        """A batch failed: its requests are tried on another lane, each by itself, so that one cannot spoil the rest.
+        """A batch failed: its requests are tried again, each by itself, so that one cannot spoil the rest.
+
+        Another lane is preferred; one that failed a request together with others is tried once more for it alone.
 
         Returns:
-            Requests that failed on every lane. The lanes are pardoned for those.
+            Requests that every lane failed when they were alone, and those of a model that is gone. The lanes are
+            pardoned for the former.
         """
-        model = self._models.get(dispatch.model)
+        model = self._model_of(dispatch)
         self._release(dispatch, now_ms)
         if model is None:
             return list(dispatch.requests)
@@ -286,13 +331,14 @@ class Dispatcher:
         lost = []
         for request in dispatch.requests:
             request.failures = (*request.failures, (dispatch.lane, reason))
-            tried = {lane for lane, _ in request.failures}
-            if len(tried) < len(model.lanes):
+            if len(dispatch.requests) == 1:
+                request.failed_alone |= {dispatch.lane}
+            if len(request.failed_alone) < len(model.lanes):
                 self._push(model, request)
                 continue
             lost.append(request)
-            pardoned = placement.after_pardon(model.state, lanes=tuple(sorted(tried)), now_ms=now_ms)
-            self._switched(model, pardoned, now_ms)
+            lanes = tuple(range(len(model.lanes)))
+            self._switched(model, placement.after_pardon(model.state, lanes=lanes, now_ms=now_ms), now_ms)
         self._refresh(model)
         return lost
 
@@ -331,16 +377,30 @@ class Dispatcher:
         """Share of a device's recent time that it was busy, when it last ended a batch."""
         return self._devices[device].utilization
 
-    def _next_on(self, device: _Device, now_ms: float) -> Dispatch | None:
-        best: tuple[_Model, Request, int] | None = None
+    def _heads(self, now_ms: float) -> list[_Head]:
+        """Each model's most urgent request, the most urgent first."""
+        heads = []
         for model in self._models.values():
-            head = self._head(model, now_ms) if model.waiting else None
-            if head is None or (best is not None and (head.key, head.number) >= (best[1].key, best[1].number)):
+            request = self._head(model, now_ms) if model.waiting else None
+            if request is None:
                 continue
-            lane = self._lane_on(device, model, head, now_ms)
-            if lane is not None and not self._is_capped(device, head, now_ms):
-                best = model, head, lane
-        return self._batch(device, *best, now_ms) if best is not None else None
+            lane = self._retry_lane(model, request) if request.failures else model.state.active
+            heads.append(_Head(model, request, lane, self._own_finish_ms(model, request, lane, now_ms)))
+        if len(heads) > 1:
+            heads.sort(key=_by_urgency)
+        return heads
+
+    def _next_on(self, device: _Device, heads: list[_Head], now_ms: float) -> Dispatch | None:
+        for head in heads:
+            lane = self._lane_on(device, head, now_ms)
+            if lane is not None and not self._is_capped(device, head.request, now_ms):
+                return self._batch(device, head.model, head.request, lane, now_ms)
+        return None
+
+    def _model_of(self, dispatch: Dispatch) -> _Model | None:
+        """The model that a batch was for, unless it is gone; another may have its name by now."""
+        model = self._models.get(dispatch.model)
+        return model if model is not None and dispatch.requests[0].number > model.since else None
 
     def _head(self, model: _Model, now_ms: float) -> Request | None:
         """The most urgent request that can still be in time; later ones are dropped, cancelled ones forgotten."""
@@ -360,42 +420,60 @@ class Dispatcher:
         return (
             request.deadline_ms != NEVER
             and self.rules.drop_late
-            and is_late(now_ms=now_ms, deadline_ms=request.deadline_ms, shortest_ms=model.shortest_ms)
+            and is_late(
+                now_ms=now_ms,
+                deadline_ms=request.deadline_ms,
+                shortest_ms=model.shortest_ms if not request.is_probe else 0.0,
+            )
         )
 
-    def _lane_on(self, device: _Device, model: _Model, head: Request, now_ms: float) -> int | None:
+    def _lane_on(self, device: _Device, head: _Head, now_ms: float) -> int | None:
         """The lane on which this device should run a model's next request, or None if it should wait for another."""
-        own = model.state.active
-        if head.failures:
-            tried = {lane for lane, _ in head.failures}
-            own = own if own not in tried else next(lane for lane in range(len(model.lanes)) if lane not in tried)
+        model, request, own, own_finish_ms = head
         if model.lanes[own].device == device.name:
             return own if self._fits(device, model.costs[own]) else None
-        if self.rules.spill == "never" or head.failures:
-            return None
-        return self._spill_lane(device, model, head, own, now_ms)
+        return self._spill_lane(device, model, request, own_finish_ms, now_ms) if own_finish_ms else None
 
-    def _spill_lane(self, device: _Device, model: _Model, head: Request, own: int, now_ms: float) -> int | None:
+    @staticmethod
+    def _retry_lane(model: _Model, request: Request) -> int:
+        """The lane in use, or the first that has not failed a request yet; at last one that did not fail it alone."""
+        order = (model.state.active, *range(len(model.lanes)))
+        failed = {lane for lane, _ in request.failures}
+        untried = [lane for lane in order if lane not in failed]
+        return (untried or [lane for lane in order if lane not in request.failed_alone])[0]
+
+    def _own_finish_ms(self, model: _Model, request: Request, own: int, now_ms: float) -> float:
+        """When a request's own device would have finished it; 0 if it waits for that one in any case."""
+        if self.rules.spill == "never" or request.failures:
+            return 0.0
         busy = self._devices[model.lanes[own].device]
         if self._fits(busy, model.costs[own]):
-            return None
+            return 0.0
+        own_finish_ms = max(busy.free_ms, now_ms) + self._backlog_ms(busy)
+        late_ms = model.latest_deadline_ms if request.deadline_ms != NEVER else NEVER
+        return 0.0 if stays(self.rules, own_finish_ms=own_finish_ms, deadline_ms=late_ms) else own_finish_ms
+
+    def _spill_lane(
+        self, device: _Device, model: _Model, request: Request, own_finish_ms: float, now_ms: float
+    ) -> int | None:
+        late_ms = model.latest_deadline_ms if request.deadline_ms != NEVER else NEVER
         for lane, rule in enumerate(model.lanes):
             if rule.device != device.name or not self._fits(device, model.costs[lane]):
                 continue
             if not model.latencies[lane].sizes or placement.blocked(model.state.lanes[lane], now_ms):
                 continue
-            rows = call_rows(model.batching, head.rows)
-            other_finish_ms = now_ms + predict_ms(model.latencies[lane], rows)
-            late_ms = model.latest_deadline_ms if head.deadline_ms != NEVER else NEVER
-            own_finish_ms = max(busy.free_ms, now_ms) + self._backlog_ms(busy)
-            if other_finish_ms <= head.deadline_ms and spills(
+            other_finish_ms = now_ms + predict_ms(model.latencies[lane], call_rows(model.batching, request.rows))
+            if other_finish_ms <= request.deadline_ms and spills(
                 self.rules, own_finish_ms=own_finish_ms, other_finish_ms=other_finish_ms, deadline_ms=late_ms
             ):
                 return lane
         return None
 
     def _backlog_ms(self, device: _Device) -> float:
-        """Milliseconds that all requests whose own device this is would take."""
+        """Milliseconds that all requests whose own device this is would take; kept until one of them changes."""
+        known = self._backlogs_ms.get(device.name)
+        if known is not None:
+            return known
         backlog_ms = 0.0
         for model in self._models.values():
             if model.waiting and model.lanes[model.state.active].device == device.name:
@@ -404,6 +482,7 @@ class Dispatcher:
                     model.full_rows = batch_rows(model.batching, latency, model.batching.max_rows)
                     model.full_ms = predict_ms(latency, call_rows(model.batching, model.full_rows))
                 backlog_ms += model.full_ms * max(model.waiting_rows / model.full_rows, 1.0)
+        self._backlogs_ms[device.name] = backlog_ms
         return backlog_ms
 
     def _is_capped(self, device: _Device, head: Request, now_ms: float) -> bool:
@@ -469,12 +548,14 @@ class Dispatcher:
         model.waiting += 1
         model.waiting_rows += request.rows
         self.waiting += 1
+        self._backlogs_ms.clear()
 
     def _uncount(self, model: _Model, request: Request) -> None:
         request.waiting = False
         model.waiting -= 1
         model.waiting_rows -= request.rows
         self.waiting -= 1
+        self._backlogs_ms.clear()
 
     def _switched(self, model: _Model, outcome: tuple[PlacementState, Switch | None], now_ms: float) -> None:
         model.state, switch = outcome
@@ -485,9 +566,10 @@ class Dispatcher:
     def _refresh(self, model: _Model) -> None:
         """Note the shortest way to an answer; a full batch is measured out again when it is asked for."""
         model.full_rows = 0
+        self._backlogs_ms.clear()
         active, one = model.state.active, call_rows(model.batching, 1)
-        model.shortest_ms = predict_ms(model.latencies[active], one)
+        model.shortest_ms = least_ms(model.latencies[active], one)
         if self.rules.spill != "never":
             for latency, known in zip(model.latencies, model.state.lanes, strict=True):
                 if latency.sizes and not (known.hot or known.missing):
-                    model.shortest_ms = min(model.shortest_ms, predict_ms(latency, one))
+                    model.shortest_ms = min(model.shortest_ms, least_ms(latency, one))

@@ -264,9 +264,7 @@ def _number(text: str, name: str, value: str, *, least: float, most: float) -> f
 def _from_rows(path: Path, rows: Iterator[list[str]]) -> Trace:
     head = [name.strip() for name in next(rows, [])]
     if head[:2] != list(COLUMNS[:2]) or any(name not in COLUMNS for name in head) or len(set(head)) != len(head):
-        raise DataError(
-            f"trace {path}, line 1: columns are '{','.join(head)}', expected {','.join(COLUMNS)}, the last three if needed"
-        )
+        raise DataError(f"trace {path}, line 1: columns are '{','.join(head)}', expected {','.join(COLUMNS)}")
     models: dict[str, int] = {}
     columns: dict[str, list[float]] = {name: [] for name in COLUMNS}
     last_ms = 0.0

@@ -75,10 +75,12 @@ class TableEntry(_Section):
         latency_ms: of one call, by its number of rows; other numbers lie on straight lines between them, and beyond the
             largest in proportion to the rows.
         jitter: standard deviation of a call's latency, as a share of it.
+        fixed: a call has one of these numbers of rows, filled up with zeros.
     """
 
     latency_ms: dict[Rows, Milliseconds] = Field(min_length=1)
     jitter: float = Field(0.0, ge=0, le=2)
+    fixed: bool = False
 
     @cached_property
     def latency(self) -> LatencyModel:

@@ -31,7 +31,7 @@ def batch_rows(rules: BatchRules, model: LatencyModel, waiting: int, *, limit_ms
         At least 1, at most ``waiting``. The largest number that keeps the target and the limit and whose rows are not
         dearer than those of a smaller batch; never kept below ``min_rows`` by the target; 1 where no latency is known.
     """
-    most = min(waiting, rules.max_rows) if model.sizes else 1
+    most = min(waiting, rules.max_rows, *rules.profiles[-1:]) if model.sizes else 1
     best, best_each_ms = 1, predict_ms(model, call_rows(rules, 1))
     for rows in range(2, most + 1):
         cost_ms = predict_ms(model, call_rows(rules, rows))
@@ -43,7 +43,7 @@ def batch_rows(rules: BatchRules, model: LatencyModel, waiting: int, *, limit_ms
 
 
 def call_rows(rules: BatchRules, rows: int) -> int:
-    """Rows that the engine is called with: the smallest profile that holds them; without profiles, as many."""
+    """Rows that the engine is called with: the smallest profile that holds them; as many where none does."""
     if not rules.profiles:
         return rows
     return next((profile for profile in rules.profiles if profile >= rows), rows)

@@ -43,7 +43,7 @@ def from_density(macs: float, weight_bytes: float, row_bytes: float, *, row_ms: 
     """
     compute, once, each = macs / _RIDGE_MACS_PER_BYTE, weight_bytes, row_bytes
     share = {rows: max(compute * rows, once + each * rows) for rows in (1, 2, 4, 8)}
-    return from_table({rows: row_ms * cost / max(share[1], 1e-9) for rows, cost in share.items()})
+    return from_table({rows: row_ms * (cost / share[1] if share[1] else 1.0) for rows, cost in share.items()})
 
 
 def observe(model: LatencyModel, rows: int, latency_ms: float) -> LatencyModel:
@@ -53,11 +53,12 @@ def observe(model: LatencyModel, rows: int, latency_ms: float) -> LatencyModel:
     again.
     """
     sizes, means, counts = model
-    each_ms = latency_ms / rows
-    means = tuple(
-        mean + _FORGOTTEN * (each_ms * size - mean) if size > rows and mean > each_ms * size else mean
-        for size, mean in zip(sizes, means, strict=True)
-    )
+    if sizes and rows < sizes[-1]:
+        each_ms = latency_ms / rows
+        means = tuple(
+            mean + _FORGOTTEN * (each_ms * size - mean) if size > rows and mean > each_ms * size else mean
+            for size, mean in zip(sizes, means, strict=True)
+        )
     if rows in sizes:
         at = sizes.index(rows)
         count = counts[at] + 1
@@ -71,11 +72,30 @@ def observe(model: LatencyModel, rows: int, latency_ms: float) -> LatencyModel:
     )
 
 
+def unsure(model: LatencyModel) -> LatencyModel:
+    """The same means, so that the next measurement of each counts as much as all before."""
+    return model._replace(counts=(1,) * len(model.counts))
+
+
+def least_ms(model: LatencyModel, rows: int) -> float:
+    """Milliseconds that a call with ``rows`` takes at the very least, as far as is known; 0 where nothing is.
+
+    No more than any larger batch; below the smallest known size, in proportion to the rows: what was never measured is
+    not ruled out.
+    """
+    sizes, means, _ = model
+    if not sizes or rows > sizes[-1]:
+        return predict_ms(model, rows)
+    if rows <= sizes[0]:
+        return min(*means, means[0] * rows / sizes[0])
+    return min(mean for size, mean in zip(sizes, means, strict=True) if size >= rows)
+
+
 def predict_ms(model: LatencyModel, rows: int) -> float:
     """Milliseconds of a call with ``rows``.
 
-    Between two known sizes on a straight line; above the largest and below the smallest, in proportion to the rows
-    (a batch that was never seen is not trusted to save anything). 0 where nothing is known.
+    Between two known sizes on a straight line; above the largest, in proportion to the rows (a batch that was never
+    seen is not trusted to save anything); below the smallest, as much as that one. 0 where nothing is known.
     """
     sizes, means, _ = model
     if not sizes:

@@ -42,7 +42,7 @@ NOTHING = Release(False, (), "")
 def release_for_limits(rules: MemoryRules, loaded: tuple[Loaded, ...], *, incoming_bytes: int = 0) -> Release:
     """Models to unload so that one more of ``incoming_bytes`` keeps the limits, the least recently used first.
 
-    Pinned and busy models stay: then the limits are not kept, and ``reason`` says so.
+    Pinned and busy models stay: where the limits cannot be kept, ``reason`` says so.
     """
     count, size = len(loaded) + 1, sum(model.size_bytes for model in loaded) + incoming_bytes
     freed: list[str] = []
@@ -58,8 +58,8 @@ def release_for_limits(rules: MemoryRules, loaded: tuple[Loaded, ...], *, incomi
         over.append(f"{count} models, {rules.max_models} are allowed")
     if size > rules.max_bytes:
         over.append(f"{size} bytes, {rules.max_bytes:.0f} are allowed")
-    kept = f"{' and '.join(over)}: the rest is pinned or busy" if over else "least recently used"
-    return Release(False, tuple(freed), kept)
+    stays = "the rest is pinned or busy" if len(freed) < len(loaded) else "no other is left"
+    return Release(False, tuple(freed), f"{' and '.join(over)}: {stays}" if over else "least recently used")
 
 
 def release_in_emergency(

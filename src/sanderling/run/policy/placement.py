@@ -42,7 +42,7 @@ class LaneState(NamedTuple):
         held_until_ms: it is not tried before.
         hot: its device reached ``leave_c`` and has not cooled to ``return_c`` since.
         missing: its device is not there.
-        failed: it was last held off for an error.
+        failed: it was last held off for an error, and has not done well since.
         reason: why it was last left.
     """
 
@@ -61,7 +61,7 @@ class PlacementState(NamedTuple):
     Attributes:
         active: index of the lane in use.
         pinned: lane that the user chose, used unless it is blocked; -1 without one.
-        wake_ms: when the next hold-off of a better lane ends; infinite without one.
+        wake_ms: when the next hold-off ends that may change the lane; infinite without one.
     """
 
     active: int
@@ -92,17 +92,23 @@ def after_call(
     latency_ms: float,
     now_ms: float,
 ) -> tuple[PlacementState, Switch | None]:
-    """A call ended; a lane that was slow several times in a row is left."""
+    """A call ended; a lane that was slow several times in a row is left.
+
+    Calls that end while their lane is held off say nothing new: most began before it was left.
+    """
     known = state.lanes[lane]
+    if now_ms < known.held_until_ms:
+        return state, None
     if latency_ms <= rules[lane].slow_ms:
-        if known.slow or (known.strikes and now_ms > known.held_until_ms):
+        if known.slow or known.strikes:
             state = _with(state, lane, known._replace(slow=0, strikes=0, failed=False))
         return state, None
     known = known._replace(slow=known.slow + 1)
     if known.slow < recovery.slow_calls:
         return _with(state, lane, known), None
     reason = f"{known.slow} calls in a row took more than {rules[lane].slow_ms:g} ms, the last {latency_ms:.1f} ms"
-    return choose(_with(state, lane, _held(known, recovery, now_ms, reason)), now_ms=now_ms)
+    held = _held(known, recovery, now_ms, reason, failed=False)
+    return choose(_with(state, lane, held), now_ms=now_ms)
 
 
 def after_failure(
@@ -113,8 +119,12 @@ def after_failure(
     reason: str,
     now_ms: float,
 ) -> tuple[PlacementState, Switch | None]:
-    """A call or a load failed: the lane is held off."""
-    held = _held(state.lanes[lane], recovery, now_ms, reason)._replace(failed=True)
+    """A call or a load failed: the lane is held off; not longer for several that fail at once."""
+    known = state.lanes[lane]
+    if now_ms < known.held_until_ms:
+        held = known._replace(failed=True, reason=reason)
+    else:
+        held = _held(known, recovery, now_ms, reason, failed=True)
     return choose(_with(state, lane, held), now_ms=now_ms)
 
 
@@ -124,7 +134,8 @@ def after_pardon(
     """A request failed on every lane: it was the request, so these lanes' last strike is taken back."""
     for lane in lanes:
         known = state.lanes[lane]
-        state = _with(state, lane, known._replace(strikes=max(known.strikes - 1, 0), held_until_ms=now_ms))
+        pardoned = known._replace(strikes=max(known.strikes - 1, 0), held_until_ms=now_ms, failed=False)
+        state = _with(state, lane, pardoned)
     return choose(state, now_ms=now_ms)
 
 
@@ -170,22 +181,20 @@ def choose(state: PlacementState, *, now_ms: float) -> tuple[PlacementState, Swi
     Slow is milder than hot, hot milder than failed, failed milder than gone.
     """
     lanes = state.lanes
-    order = range(len(lanes)) if state.pinned < 0 else (state.pinned, *range(len(lanes)))
+    order = tuple(range(len(lanes))) if state.pinned < 0 else (state.pinned, *range(len(lanes)))
     target = next((lane for lane in order if not blocked(lanes[lane], now_ms)), None)
+    better = order if target is None else order[: order.index(target)]
     if target is None:
-        target = min(range(len(lanes)), key=lambda lane: (_severity(lanes[lane]), lane))
-    first = order[0]
-    waiting = [lane.held_until_ms for lane in lanes[:target] if lane.held_until_ms > now_ms]
-    if target != first and lanes[first].held_until_ms > now_ms:
-        waiting.append(lanes[first].held_until_ms)
-    wake_ms = min(waiting, default=NEVER)
+        target = min(range(len(lanes)), key=lambda lane: (_severity(lanes[lane], now_ms), lane))
+    waiting = (lanes[lane].held_until_ms for lane in better)
+    wake_ms = min((until_ms for until_ms in waiting if until_ms > now_ms), default=NEVER)
     if target == state.active:
         return state if wake_ms == state.wake_ms else state._replace(wake_ms=wake_ms), None
     left, taken = lanes[state.active], lanes[target]
     if blocked(left, now_ms):
         reason = left.reason if not blocked(taken, now_ms) else f"{left.reason}; every other way is blocked as well"
     else:
-        reason = taken.reason if not taken.strikes or taken.hot else f"hold-off is over ({taken.reason})"
+        reason = taken.reason if not taken.strikes else f"hold-off is over ({taken.reason})"
     return state._replace(active=target, wake_ms=wake_ms), Switch(state.active, target, reason or "preferred")
 
 
@@ -194,13 +203,14 @@ def blocked(lane: LaneState, now_ms: float) -> bool:
     return lane.hot or lane.missing or now_ms < lane.held_until_ms
 
 
-def _held(lane: LaneState, recovery: RecoveryRule, now_ms: float, reason: str) -> LaneState:
+def _held(lane: LaneState, recovery: RecoveryRule, now_ms: float, reason: str, *, failed: bool) -> LaneState:
     hold_off_ms = min(recovery.hold_off_ms * 2.0 ** min(lane.strikes, 60), recovery.longest_hold_off_ms)
-    return lane._replace(slow=0, strikes=lane.strikes + 1, held_until_ms=now_ms + hold_off_ms, reason=reason)
+    until_ms = now_ms + hold_off_ms
+    return lane._replace(slow=0, strikes=lane.strikes + 1, held_until_ms=until_ms, failed=failed, reason=reason)
 
 
-def _severity(lane: LaneState) -> int:
-    return 3 if lane.missing else 2 if lane.failed else 1 if lane.hot else 0
+def _severity(lane: LaneState, now_ms: float) -> int:
+    return 3 if lane.missing else 2 if lane.failed and now_ms < lane.held_until_ms else 1 if lane.hot else 0
 
 
 def _with(state: PlacementState, index: int, lane: LaneState) -> PlacementState:

@@ -9,6 +9,7 @@ from sanderling.run.policy import NEVER
 
 UTILIZATION_WINDOW_MS = 1_000.0
 BACKGROUND = 0  # priorities below this one are background work
+_SHORTEST_WAIT_MS = 1e-3  # less would be lost in rounding, and a virtual clock would stand still
 
 
 class SchedulingRules(NamedTuple):
@@ -61,6 +62,11 @@ def spills(rules: SchedulingRules, *, own_finish_ms: float, other_finish_ms: flo
     return own_finish_ms > deadline_ms >= other_finish_ms
 
 
+def stays(rules: SchedulingRules, *, own_finish_ms: float, deadline_ms: float) -> bool:
+    """Whether a request waits for its own device however soon another could finish it."""
+    return rules.spill == "never" or (rules.spill == "deadline" and own_finish_ms <= deadline_ms)
+
+
 def utilization_after(utilization: float, *, idle_ms: float, busy_ms: float) -> float:
     """Share of a device's recent time that it was busy, after it was idle and then busy for so long.
 
@@ -77,4 +83,5 @@ def capped_for_ms(rules: SchedulingRules, *, utilization: float, idle_ms: float,
         return 0.0
     if utilization <= rules.utilization_cap:
         return 0.0
-    return max(UTILIZATION_WINDOW_MS * math.log(utilization / rules.utilization_cap) - idle_ms, 0.0)
+    wait_ms = UTILIZATION_WINDOW_MS * math.log(utilization / rules.utilization_cap) - idle_ms
+    return wait_ms if wait_ms >= _SHORTEST_WAIT_MS else 0.0

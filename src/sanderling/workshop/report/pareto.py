@@ -7,17 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
-from sanderling.workshop.report.charts import (
-    BOTTOM,
-    LEFT,
-    RIGHT,
-    TOP,
-    WIDTH,
-    nice_end,
-    svg,
-    title_below,
-    y_axis,
-)
+from sanderling.core.drawing import BOTTOM, LEFT, RIGHT, TOP, WIDTH, nice_end, svg, title_below, y_axis
 
 SHAPES = ("circle", "square", "triangle", "diamond", "pentagon", "hexagon", "star")
 _CORNERS = {"triangle": (3, -90), "diamond": (4, -90), "square": (4, -45), "pentagon": (5, -90), "hexagon": (6, 0)}

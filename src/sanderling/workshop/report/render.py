@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from importlib import resources
 
+from sanderling.core.drawing import page_style
 from sanderling.core.errors import UnavailableError
 from sanderling.model.manifest import Manifest, Variant
 from sanderling.model.tuning import Tuning
@@ -45,6 +46,7 @@ def render_report(manifest: Manifest, evidence: Evidence, tuning: Tuning | None 
     environment.filters |= {"megabytes": _megabytes, "number": lambda value: f"{value:,}"}
     layers = evidence.quantization.layers if evidence.quantization else ()
     return environment.get_template("report.html.j2").render(
+        style=page_style(),
         manifest=manifest,
         evidence=evidence,
         chosen=manifest.variant(manifest.chosen),
