@@ -450,7 +450,7 @@ class Dispatcher:
     @staticmethod
     def _retry_lane(model: _Model, request: Request) -> int:
         """The lane in use, or the first that has not failed a request yet; at last one that did not fail it alone."""
-        order = (model.state.active, *range(len(model.lanes)))
+        order: list[int] = [model.state.active, *range(len(model.lanes))]
         failed = {lane for lane, _ in request.failures}
         untried: list[int] = [lane for lane in order if lane not in failed]
         return (untried or [lane for lane in order if lane not in request.failed_alone])[0]

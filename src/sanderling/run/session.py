@@ -17,7 +17,7 @@ from sanderling.core.machine import usable_cores
 from sanderling.core.progress import Event
 from sanderling.core.statistics import percentiles
 from sanderling.core.tensor import Array, Feeds, TensorSpec, check_feeds, check_outputs
-from sanderling.model.manifest import Manifest, Variant
+from sanderling.model.manifest import Manifest, RowCost, Variant
 from sanderling.model.package import Package
 from sanderling.model.plan import PlanEntry
 from sanderling.run.batches import Rows, TensorPool
@@ -30,7 +30,7 @@ from sanderling.run.placing import Requirement, check_placement, choose_place, p
 from sanderling.run.policy import NEVER
 from sanderling.run.policy.batching import BatchRules
 from sanderling.run.policy.document import POLICY, BatchTuning, Guard, Policy, read_policy
-from sanderling.run.policy.latency import LatencyModel, from_table
+from sanderling.run.policy.latency import LatencyModel, from_density, from_table
 from sanderling.run.policy.placement import LaneRule
 from sanderling.run.policy.rules import batch_rules, lane_rule, recovery_rule, scheduling_rules
 from sanderling.run.results import Outputs
@@ -94,7 +94,7 @@ class Session:
         self._runtime.add(
             self._served,
             [self._rule(lane) for lane in self._served.lanes],
-            [_prior(lane) for lane in self._served.lanes],
+            [_prior(lane, self.manifest.row_cost) for lane in self._served.lanes],
             batching=_batching(policy, rows),
             recovery=recovery_rule(policy),
             costs=[lane.plan.cost for lane in self._served.lanes],
@@ -380,7 +380,9 @@ class Session:
     def _add_lane(self, plan: LanePlan) -> int:
         lane = self._lane(plan)
         self._served.lanes = (*self._served.lanes, lane)
-        self._runtime.add_lane(self._served.name, self._rule(lane), _prior(lane), cost=plan.cost)
+        self._runtime.add_lane(
+            self._served.name, self._rule(lane), _prior(lane, self.manifest.row_cost), cost=plan.cost
+        )
         return len(self._served.lanes) - 1
 
     def _conditions(self, sensors: Sensors | None) -> Conditions | None:
@@ -494,10 +496,14 @@ def _batching(policy: Policy, rows: Rows) -> BatchRules:
     return batch_rules(policy, (rows.fixed,) if rows.fixed else ())
 
 
-def _prior(lane: Lane) -> LatencyModel:
-    """What the package's plan says about a lane's latency."""
+def _prior(lane: Lane, cost: RowCost | None) -> LatencyModel:
+    """What the package's plan says about a lane's latency, and its computation about that of batches."""
     entry = lane.plan.place.entry
-    return LatencyModel() if entry is None else from_table({entry.batch: entry.p50_ms})
+    if entry is None:
+        return LatencyModel()
+    if cost is None or entry.batch != 1:
+        return from_table({entry.batch: entry.p50_ms})
+    return from_density(cost.macs, cost.weight_bytes, cost.activation_bytes, row_ms=entry.p50_ms)
 
 
 def _capacities(lanes: Sequence[Lane]) -> dict[str, int]:
