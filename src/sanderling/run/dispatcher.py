@@ -21,12 +21,14 @@ from sanderling.run.policy.scheduling import (
     capped_for_ms,
     is_late,
     spills,
+    stays,
     urgency,
     utilization_after,
 )
 
 Refusal = Literal["late", "full"]
 _TRUSTED_MS = 10_000.0  # since a model's last call: then a request that seems too late is let through, to measure again
+_LATER_MS = 1e-3  # than the last moment to start: then a request is late in spite of rounding
 _FORGOTTEN = 64  # cancelled requests that a queue may hold beside as many as wait
 
 
@@ -136,6 +138,19 @@ class _Model:
     heard_ms: float | None = None  # when a call last ended, or was let through for that
 
 
+class _Head(NamedTuple):
+    """A model's most urgent request, its own lane, and when that would have finished it; 0 if it waits anyway."""
+
+    model: _Model
+    request: Request
+    own: int
+    own_finish_ms: float
+
+
+def _by_urgency(head: _Head) -> tuple[tuple[int, float], int]:
+    return head.request.key, head.request.number
+
+
 class Dispatcher:
     """Queues, placement and learned latencies of several models on several devices.
 
@@ -151,6 +166,7 @@ class Dispatcher:
         self.waiting = 0
         self._devices: dict[str, _Device] = {}
         self._models: dict[str, _Model] = {}
+        self._backlogs_ms: dict[str, float] = {}
         self._numbers = 0
         self._capped_until_ms = NEVER
 
@@ -256,18 +272,31 @@ class Dispatcher:
         for model in self._models.values():
             if model.state.wake_ms <= now_ms:
                 self._switched(model, placement.choose(model.state, now_ms=now_ms), now_ms)
-        for device in self._devices.values():
-            if device.in_use < device.capacity:
-                dispatch = self._next_on(device, now_ms)
-                if dispatch is not None:
-                    return dispatch
+        free = [device for device in self._devices.values() if device.in_use < device.capacity]
+        if not free:
+            self._drop_late(now_ms)
+            return None
+        heads = self._heads(now_ms)
+        for device in free:
+            dispatch = self._next_on(device, heads, now_ms)
+            if dispatch is not None:
+                return dispatch
         return None
 
     def wake_ms(self) -> float:
-        """When ``next`` should be asked again although nothing has happened; infinite if never."""
+        """When ``next`` should be asked again although nothing has happened; infinite if never.
+
+        When a hold-off or a cap ends, or the most urgent request of a model becomes late.
+        """
         if not self.waiting:
             return NEVER
-        return min(self._capped_until_ms, *(model.state.wake_ms for model in self._models.values()))
+        soonest_ms = self._capped_until_ms
+        for model in self._models.values():
+            soonest_ms = min(soonest_ms, model.state.wake_ms)
+            if model.queue and self.rules.drop_late:
+                head = model.queue[0][3]
+                soonest_ms = min(soonest_ms, head.deadline_ms - self._shortest_ms(model, head) + _LATER_MS)
+        return soonest_ms
 
     def complete(self, dispatch: Dispatch, now_ms: float, *, learn: bool = True) -> None:
         """A batch has run.
@@ -368,16 +397,29 @@ class Dispatcher:
         """Share of a device's recent time that it was busy, when it last ended a batch."""
         return self._devices[device].utilization
 
-    def _next_on(self, device: _Device, now_ms: float) -> Dispatch | None:
-        best: tuple[_Model, Request, int] | None = None
+    def _drop_late(self, now_ms: float) -> None:
         for model in self._models.values():
-            head = self._head(model, now_ms) if model.waiting else None
-            if head is None or (best is not None and (head.key, head.number) >= (best[1].key, best[1].number)):
+            self._head(model, now_ms)
+
+    def _heads(self, now_ms: float) -> list[_Head]:
+        """Each model's most urgent request, the most urgent first."""
+        heads = []
+        for model in self._models.values():
+            request = self._head(model, now_ms) if model.waiting else None
+            if request is None:
                 continue
-            lane = self._lane_on(device, model, head, now_ms)
-            if lane is not None and not self._is_capped(device, head, now_ms):
-                best = model, head, lane
-        return self._batch(device, *best, now_ms) if best is not None else None
+            lane = self._retry_lane(model, request) if request.failures else model.state.active
+            heads.append(_Head(model, request, lane, self._own_finish_ms(model, request, lane, now_ms)))
+        if len(heads) > 1:
+            heads.sort(key=_by_urgency)
+        return heads
+
+    def _next_on(self, device: _Device, heads: list[_Head], now_ms: float) -> Dispatch | None:
+        for head in heads:
+            lane = self._lane_on(device, head, now_ms)
+            if lane is not None and not self._is_capped(device, head.request, now_ms):
+                return self._batch(device, head.model, head.request, lane, now_ms)
+        return None
 
     def _model_of(self, dispatch: Dispatch) -> _Model | None:
         """The model that a batch was for, unless it is gone; another may have its name by now."""
@@ -402,53 +444,60 @@ class Dispatcher:
         return (
             request.deadline_ms != NEVER
             and self.rules.drop_late
-            and is_late(
-                now_ms=now_ms,
-                deadline_ms=request.deadline_ms,
-                shortest_ms=model.shortest_ms if not request.is_probe else 0.0,
-            )
+            and is_late(now_ms=now_ms, deadline_ms=request.deadline_ms, shortest_ms=self._shortest_ms(model, request))
         )
 
-    def _lane_on(self, device: _Device, model: _Model, head: Request, now_ms: float) -> int | None:
+    @staticmethod
+    def _shortest_ms(model: _Model, request: Request) -> float:
+        return 0.0 if request.is_probe else model.shortest_ms
+
+    def _lane_on(self, device: _Device, head: _Head, now_ms: float) -> int | None:
         """The lane on which this device should run a model's next request, or None if it should wait for another."""
-        own = self._retry_lane(model, head) if head.failures else model.state.active
+        model, request, own, own_finish_ms = head
         if model.lanes[own].device == device.name:
             return own if self._fits(device, model.costs[own]) else None
-        if self.rules.spill == "never" or head.failures:
-            return None
-        return self._spill_lane(device, model, head, own, now_ms)
+        return self._spill_lane(device, model, request, own_finish_ms, now_ms) if own_finish_ms else None
 
     @staticmethod
     def _retry_lane(model: _Model, request: Request) -> int:
         """The lane in use, or the first that has not failed a request yet; at last one that did not fail it alone."""
-        order = (model.state.active, *range(len(model.lanes)))
-        for failed in ({lane for lane, _ in request.failures}, request.failed_alone):
-            for lane in order:
-                if lane not in failed:
-                    return lane
-        raise AssertionError("a request that every lane failed does not wait")
+        order: list[int] = [model.state.active, *range(len(model.lanes))]
+        failed = {lane for lane, _ in request.failures}
+        untried: list[int] = [lane for lane in order if lane not in failed]
+        return (untried or [lane for lane in order if lane not in request.failed_alone])[0]
 
-    def _spill_lane(self, device: _Device, model: _Model, head: Request, own: int, now_ms: float) -> int | None:
+    def _own_finish_ms(self, model: _Model, request: Request, own: int, now_ms: float) -> float:
+        """When a request's own device would have finished it; 0 if it waits for that one in any case."""
+        if self.rules.spill == "never" or request.failures:
+            return 0.0
         busy = self._devices[model.lanes[own].device]
         if self._fits(busy, model.costs[own]):
-            return None
+            return 0.0
+        own_finish_ms = max(busy.free_ms, now_ms) + self._backlog_ms(busy)
+        late_ms = model.latest_deadline_ms if request.deadline_ms != NEVER else NEVER
+        return 0.0 if stays(self.rules, own_finish_ms=own_finish_ms, deadline_ms=late_ms) else own_finish_ms
+
+    def _spill_lane(
+        self, device: _Device, model: _Model, request: Request, own_finish_ms: float, now_ms: float
+    ) -> int | None:
+        late_ms = model.latest_deadline_ms if request.deadline_ms != NEVER else NEVER
         for lane, rule in enumerate(model.lanes):
             if rule.device != device.name or not self._fits(device, model.costs[lane]):
                 continue
             if not model.latencies[lane].sizes or placement.blocked(model.state.lanes[lane], now_ms):
                 continue
-            rows = call_rows(model.batching, head.rows)
-            other_finish_ms = now_ms + predict_ms(model.latencies[lane], rows)
-            late_ms = model.latest_deadline_ms if head.deadline_ms != NEVER else NEVER
-            own_finish_ms = max(busy.free_ms, now_ms) + self._backlog_ms(busy)
-            if other_finish_ms <= head.deadline_ms and spills(
+            other_finish_ms = now_ms + predict_ms(model.latencies[lane], call_rows(model.batching, request.rows))
+            if other_finish_ms <= request.deadline_ms and spills(
                 self.rules, own_finish_ms=own_finish_ms, other_finish_ms=other_finish_ms, deadline_ms=late_ms
             ):
                 return lane
         return None
 
     def _backlog_ms(self, device: _Device) -> float:
-        """Milliseconds that all requests whose own device this is would take."""
+        """Milliseconds that all requests whose own device this is would take; kept until one of them changes."""
+        known = self._backlogs_ms.get(device.name)
+        if known is not None:
+            return known
         backlog_ms = 0.0
         for model in self._models.values():
             if model.waiting and model.lanes[model.state.active].device == device.name:
@@ -457,6 +506,7 @@ class Dispatcher:
                     model.full_rows = batch_rows(model.batching, latency, model.batching.max_rows)
                     model.full_ms = predict_ms(latency, call_rows(model.batching, model.full_rows))
                 backlog_ms += model.full_ms * max(model.waiting_rows / model.full_rows, 1.0)
+        self._backlogs_ms[device.name] = backlog_ms
         return backlog_ms
 
     def _is_capped(self, device: _Device, head: Request, now_ms: float) -> bool:
@@ -522,12 +572,14 @@ class Dispatcher:
         model.waiting += 1
         model.waiting_rows += request.rows
         self.waiting += 1
+        self._backlogs_ms.clear()
 
     def _uncount(self, model: _Model, request: Request) -> None:
         request.waiting = False
         model.waiting -= 1
         model.waiting_rows -= request.rows
         self.waiting -= 1
+        self._backlogs_ms.clear()
 
     def _switched(self, model: _Model, outcome: tuple[PlacementState, Switch | None], now_ms: float) -> None:
         model.state, switch = outcome
@@ -538,6 +590,7 @@ class Dispatcher:
     def _refresh(self, model: _Model) -> None:
         """Note the shortest way to an answer; a full batch is measured out again when it is asked for."""
         model.full_rows = 0
+        self._backlogs_ms.clear()
         active, one = model.state.active, call_rows(model.batching, 1)
         model.shortest_ms = least_ms(model.latencies[active], one)
         if self.rules.spill != "never":

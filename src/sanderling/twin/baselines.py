@@ -327,7 +327,8 @@ class FixedDelay(_Baseline):
         if best is None:
             return None
         _, model, device = best
-        queue, taken, rows = self._queues[model], [], 0
+        taken: list[Request] = []
+        queue, rows = self._queues[model], 0
         while queue and (not taken or rows + queue[0].rows <= self._batch):
             taken.append(queue.popleft())
             rows += taken[-1].rows

@@ -141,7 +141,7 @@ def _rows(play: Played, frame: Frame, left: float, wide: float, top: float) -> l
         own = done & (play.trace.model == row)
         counts = np.stack(
             [
-                np.bincount(bucket[own & (play.device == index)], minlength=_BUCKETS + 1)[:_BUCKETS]
+                np.bincount(bucket[own & (play.device == index)], minlength=_BUCKETS + 1)[:_BUCKETS].astype(np.float64)
                 for index in range(len(play.devices))
             ]
         )  # (devices, buckets)

@@ -164,7 +164,8 @@ def summarize(played: Played, thresholds_c: Mapping[str, frozenset[float]] | Non
 def in_time(played: Played) -> Mask:
     """Which requests were done before their deadline, shape (n,); the trace's deadlines count, not a policy's."""
     trace = played.trace
-    return (played.outcome == Outcome.DONE) & (played.end_ms <= trace.time_ms + trace.deadline_ms + _ROUNDING_MS)
+    met: Mask = (played.outcome == Outcome.DONE) & (played.end_ms <= trace.time_ms + trace.deadline_ms + _ROUNDING_MS)
+    return met
 
 
 def _part(played: Played, chosen: Mask, seconds: float) -> Part:

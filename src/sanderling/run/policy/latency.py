@@ -43,7 +43,7 @@ def from_density(macs: float, weight_bytes: float, row_bytes: float, *, row_ms: 
     """
     compute, once, each = macs / _RIDGE_MACS_PER_BYTE, weight_bytes, row_bytes
     share = {rows: max(compute * rows, once + each * rows) for rows in (1, 2, 4, 8)}
-    return from_table({rows: row_ms * cost / max(share[1], 1e-9) for rows, cost in share.items()})
+    return from_table({rows: row_ms * (cost / share[1] if share[1] else 1.0) for rows, cost in share.items()})
 
 
 def observe(model: LatencyModel, rows: int, latency_ms: float) -> LatencyModel:
@@ -53,11 +53,12 @@ def observe(model: LatencyModel, rows: int, latency_ms: float) -> LatencyModel:
     again.
     """
     sizes, means, counts = model
-    each_ms = latency_ms / rows
-    means = tuple(
-        mean + _FORGOTTEN * (each_ms * size - mean) if size > rows and mean > each_ms * size else mean
-        for size, mean in zip(sizes, means, strict=True)
-    )
+    if sizes and rows < sizes[-1]:
+        each_ms = latency_ms / rows
+        means = tuple(
+            mean + _FORGOTTEN * (each_ms * size - mean) if size > rows and mean > each_ms * size else mean
+            for size, mean in zip(sizes, means, strict=True)
+        )
     if rows in sizes:
         at = sizes.index(rows)
         count = counts[at] + 1
@@ -82,10 +83,12 @@ def least_ms(model: LatencyModel, rows: int) -> float:
     No more than any larger batch; below the smallest known size, in proportion to the rows: what was never measured is
     not ruled out.
     """
-    larger = [mean for size, mean in zip(model.sizes, model.means_ms, strict=True) if size >= rows]
-    if not larger:
+    sizes, means, _ = model
+    if not sizes or rows > sizes[-1]:
         return predict_ms(model, rows)
-    return min(*larger, model.means_ms[0] * rows / model.sizes[0]) if rows < model.sizes[0] else min(larger)
+    if rows <= sizes[0]:
+        return min(*means, means[0] * rows / sizes[0])
+    return min(mean for size, mean in zip(sizes, means, strict=True) if size >= rows)
 
 
 def predict_ms(model: LatencyModel, rows: int) -> float:

@@ -62,6 +62,11 @@ def spills(rules: SchedulingRules, *, own_finish_ms: float, other_finish_ms: flo
     return own_finish_ms > deadline_ms >= other_finish_ms
 
 
+def stays(rules: SchedulingRules, *, own_finish_ms: float, deadline_ms: float) -> bool:
+    """Whether a request waits for its own device however soon another could finish it."""
+    return rules.spill == "never" or (rules.spill == "deadline" and own_finish_ms <= deadline_ms)
+
+
 def utilization_after(utilization: float, *, idle_ms: float, busy_ms: float) -> float:
     """Share of a device's recent time that it was busy, after it was idle and then busy for so long.
 
