@@ -88,6 +88,7 @@ class _Batch:
     thread: threading.Thread
     since_s: float
     is_warm: bool
+    is_runners: bool  # not its caller's own
 
 
 class Runtime:
@@ -138,6 +139,7 @@ class Runtime:
         self._threads: list[threading.Thread] = []
         self._runners: set[threading.Thread] = set()  # those that wait for work or run it
         self._idle = 0
+        self._delivering = 0  # runners that hand over results, and run callers' callbacks for that
         self._wanted_runners = 0
         self._watching = False
         self._watch_sleeps = False
@@ -377,7 +379,7 @@ class Runtime:
         if inline and self._dispatcher.waiting == 1 and not self._served[ticket.model].has_rescue:
             dispatch = self._dispatcher.next(now_ms)
             if dispatch is not None:
-                return self._begin(dispatch)
+                return self._begin(dispatch, is_runners=False)
         ticket.future = Future()
         self._wake()
         return None
@@ -409,17 +411,19 @@ class Runtime:
     def _serve(self) -> None:
         """Run batches until the runtime is closed, or one counts as hung and another runner has replaced this."""
         thread = threading.current_thread()
+        has_delivered = False
         try:
             while True:
                 with self._lock:
+                    self._delivering -= has_delivered
                     batch = self._next_or_wait()
                 self._tell_dropped()
-                if batch is not None:
-                    self._execute(batch)
+                has_delivered = batch is not None and self._execute(batch)
                 if self._closing or thread not in self._runners:
                     return
         finally:
             with self._lock:
+                self._delivering -= has_delivered
                 self._runners.discard(thread)
 
     def _next_or_wait(self) -> _Batch | None:
@@ -428,7 +432,7 @@ class Runtime:
             now_ms = self._now_ms()
             dispatch = self._dispatcher.next(now_ms)
             if dispatch is not None:
-                batch = self._begin(dispatch)
+                batch = self._begin(dispatch, is_runners=True)
                 self._room.notify_all()
                 if batch is None:
                     continue
@@ -443,7 +447,7 @@ class Runtime:
             self._idle -= 1
         return None
 
-    def _begin(self, dispatch: Dispatch) -> _Batch | None:
+    def _begin(self, dispatch: Dispatch, *, is_runners: bool) -> _Batch | None:
         """The batch that this thread runs now; None where all of its requests were cancelled. Under the lock."""
         live = [ticket for ticket in map(ticket_of, dispatch.requests) if ticket.start()]
         if not live:
@@ -457,6 +461,7 @@ class Runtime:
             threading.current_thread(),
             time.monotonic(),
             served.is_ready(dispatch.lane),
+            is_runners,
         )
         self._running[id(batch)] = batch
         return batch
@@ -471,6 +476,7 @@ class Runtime:
                 self._dispatcher.expire(self._now_ms())
                 hung = [batch for batch in self._running.values() if now_s - batch.since_s > self._limit_s(batch)]
                 quiet = 0 if self._running or self._dispatcher.waiting else quiet + 1
+                self._stand_in()
             for batch in hung:
                 self._give_up(batch)
             self._tell_dropped()
@@ -480,6 +486,12 @@ class Runtime:
                 if not self._closing:
                     self._watched.wait(None if self._watch_sleeps else period_s)
                 self._watch_sleeps = False
+
+    def _stand_in(self) -> None:
+        """Start a runner where callers' callbacks, which may wait for other results, hold all up; under the lock."""
+        free = len(self._runners) - self._delivering
+        if self._dispatcher.waiting and not self._idle and free < self._wanted_runners and not self._closing:
+            self._runners.add(self._start(self._serve, "sanderling-runner"))
 
     def _limit_s(self, batch: _Batch) -> float:
         limit_s = self._hang_timeout_ms / 1e3
@@ -502,8 +514,8 @@ class Runtime:
         for ticket in batch.live:
             ticket.detach()
 
-    def _execute(self, batch: _Batch) -> None:
-        """Run a batch and deliver its results, unless it was given up meanwhile."""
+    def _execute(self, batch: _Batch) -> bool:
+        """Run a batch and deliver its results; False if it was given up meanwhile."""
         results: list[Outputs | SanderlingError] = []
         failure: Exception | None = None
         try:
@@ -514,13 +526,10 @@ class Runtime:
         except BaseException:
             self._interrupted(batch)
             raise
-        thread = threading.current_thread()
         with self._lock:
             if self._running.pop(id(batch), None) is None:
-                return
-            # While callers' callbacks run, which may take long or wait for other results, this is no runner.
-            is_runner = thread in self._runners
-            self._runners.discard(thread)
+                return False
+            self._delivering += batch.is_runners
             lost = self._ended(batch, results, failure)
             if self._dispatcher.waiting:
                 self._wake()
@@ -530,9 +539,7 @@ class Runtime:
         for ticket, result in zip(batch.live, results, strict=failure is None):
             self._finish(ticket, result)
         self._tell_switches()
-        if is_runner:
-            with self._lock:
-                self._runners.add(thread)
+        return True
 
     def _interrupted(self, batch: _Batch) -> None:
         """Ctrl-C or the like ended a call in the thread that runs it."""

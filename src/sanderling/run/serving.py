@@ -12,6 +12,7 @@ from sanderling.core.errors import SanderlingError
 from sanderling.core.tensor import Array, Feeds
 from sanderling.model.package import Package
 from sanderling.run.batches import Rows, TensorPool
+from sanderling.run.copies import CopyCount
 from sanderling.run.guard.response import GuardResponse
 from sanderling.run.lanes import Lane
 from sanderling.run.results import Outputs
@@ -43,12 +44,12 @@ class ServedPackage:
         self.before_load: Callable[[], None] | None = None
         self.guard: GuardResponse | None = None
         self.used_s = time.monotonic()
-        self._joined_bytes = 0
+        self._joined = CopyCount()
 
     @property
     def copied_bytes(self) -> int:
         """Bytes that were copied: to join callers' rows, to give them back, and between arrays and engines."""
-        return self._joined_bytes + sum(lane.copied_bytes for lane in self.lanes)
+        return self._joined.total + sum(lane.copied_bytes for lane in self.lanes)
 
     def lane_name(self, lane: int) -> str:
         """A lane's name, for events."""
@@ -95,7 +96,7 @@ class ServedPackage:
 
     def _run_joined(self, lane: Lane, calls: Sequence[Call], size: int) -> dict[str, Array]:
         joined, copied = self.rows.join([call.feeds for call in calls], size, self.pool)
-        self._joined_bytes += copied
+        self._joined.add(copied)
         try:
             return lane.run(joined)
         finally:
@@ -110,7 +111,7 @@ class ServedPackage:
         for name, array in result.items():
             if array is not given[name]:
                 np.copyto(given[name], array)
-                self._joined_bytes += array.nbytes
+                self._joined.add(array.nbytes)
                 result[name] = given[name]
 
     def _outputs(self, arrays: dict[str, Array], lane: Lane, rows: int) -> Outputs:

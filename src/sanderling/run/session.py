@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import math
 import sys
+import threading
 import time
 import weakref
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -78,6 +79,7 @@ class Session:
         self.number = next(_NUMBERS)
         rows = Rows(self.inputs, self.outputs, profiles=policy.batch_tuning.profiles)
         self._accepted = rows.accepted
+        self._adding = threading.Lock()
         self._own_runtime = runtime is None
         self._runtime = runtime or new_runtime(policy)
         lanes = [self._lane(plan) for plan in plans]
@@ -92,18 +94,18 @@ class Session:
                 check_placement(lanes[first].load().placement, requirement)
             if guards(policy):
                 self._served.guard = self._guard(lanes[first])
-        except SanderlingError:
+            self._runtime.add(
+                self._served,
+                [self._rule(lane) for lane in lanes],
+                [_prior(lane, self.manifest.row_cost) for lane in lanes],
+                batching=_batching(policy, rows),
+                recovery=recovery_rule(policy),
+                costs=[lane.plan.cost for lane in lanes],
+                capacities=_capacities(lanes),
+            )
+        except BaseException:
             self._close_lanes()
             raise
-        self._runtime.add(
-            self._served,
-            [self._rule(lane) for lane in self._served.lanes],
-            [_prior(lane, self.manifest.row_cost) for lane in self._served.lanes],
-            batching=_batching(policy, rows),
-            recovery=recovery_rule(policy),
-            costs=[lane.plan.cost for lane in self._served.lanes],
-            capacities=_capacities(self._served.lanes),
-        )
         self.conditions = self._conditions(sensors) if self._own_runtime else None
         _OPEN.add(self)
 
@@ -332,6 +334,8 @@ class Session:
 
         A second call does nothing.
         """
+        if self._runtime.is_forked:
+            return
         self._runtime.remove(
             self._served.name, reason="the session was closed before this request ran", drain_s=drain_s
         )
@@ -404,11 +408,15 @@ class Session:
 
     def _add_lane(self, plan: LanePlan) -> int:
         lane = self._lane(plan)
-        self._served.lanes = (*self._served.lanes, lane)
-        self._runtime.add_lane(
-            self._served.name, self._rule(lane), _prior(lane, self.manifest.row_cost), cost=plan.cost
-        )
-        return len(self._served.lanes) - 1
+        with self._adding:
+            for index, known in enumerate(self._served.lanes):
+                if known.name == lane.name:  # another thread was sooner
+                    return index
+            self._served.lanes = (*self._served.lanes, lane)
+            self._runtime.add_lane(
+                self._served.name, self._rule(lane), _prior(lane, self.manifest.row_cost), cost=plan.cost
+            )
+            return len(self._served.lanes) - 1
 
     def _conditions(self, sensors: Sensors | None) -> Conditions | None:
         if sensors is None and not limits_heat(self.policy):
