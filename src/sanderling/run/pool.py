@@ -76,7 +76,7 @@ class Pool:
     @property
     def events(self) -> list[Event]:
         """What was released, switched or given up, with the reason; the last thousand."""
-        return [timed.event for timed in self._runtime.events]
+        return [timed.event for timed in list(self._runtime.events)]
 
     @property
     def runtime(self) -> Runtime:

@@ -157,7 +157,7 @@ class Session:
     @property
     def events(self) -> list[Event]:
         """What was not done as planned, switched or given up, with the reason; the last thousand."""
-        return [timed.event for timed in self._runtime.events if timed.model == self._served.name]
+        return [timed.event for timed in list(self._runtime.events) if timed.model == self._served.name]
 
     @property
     def copied_bytes(self) -> int:
