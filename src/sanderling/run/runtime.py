@@ -24,7 +24,7 @@ from typing import Protocol
 
 from sanderling.core.errors import EngineError, QueueFullError, SanderlingError, first_line
 from sanderling.core.progress import Event
-from sanderling.run.dispatcher import Dispatch, Dispatcher, Request
+from sanderling.run.dispatcher import Dispatch, Dispatcher
 from sanderling.run.policy import NEVER
 from sanderling.run.policy.batching import BatchRules
 from sanderling.run.policy.latency import LatencyModel
@@ -227,7 +227,7 @@ class Runtime:
         now_ms = self._now_ms()
         ticket = Ticket(name, call, deadline_ms=now_ms + deadline_ms, priority=priority)
         with self._lock:
-            batch = self._accept(ticket, now_ms, inline=True, wait=self._wait_when_full)
+            batch = self._accept(ticket, now_ms, inline=True, wait=True)
         if batch is not None:
             self._execute(batch)
         return self._wait(ticket)
@@ -259,7 +259,7 @@ class Runtime:
         now_ms = self._now_ms()
         ticket = Ticket(name, call, deadline_ms=now_ms + deadline_ms, priority=priority)
         with self._lock:
-            self._accept(ticket, now_ms, inline=False, wait=wait and self._wait_when_full)
+            self._accept(ticket, now_ms, inline=False, wait=wait)
             ticket.link = self._streams.join((threading.get_ident() if stream is None else stream, priority))
         future = ticket.future
         assert future is not None
@@ -355,10 +355,11 @@ class Runtime:
         """Take a request in, under the lock; returns its batch where the caller's own thread should run it."""
         self._check_open(ticket.model)
         refusal = self._dispatcher.submit(ticket, now_ms)
-        while refusal == "full" and wait:
+        while refusal == "full" and self._wait_when_full:
             left_ms = ticket.deadline_ms - now_ms if self._rules.drop_late else NEVER
             if left_ms <= 0:
                 refusal = "late"
+            if left_ms <= 0 or not wait:
                 break
             self._room.wait(min(left_ms / 1e3, _ROOM_S))
             self._check_open(ticket.model)
@@ -505,7 +506,7 @@ class Runtime:
                 return
             self._abandon(batch)
             lost = self._failed(batch, error, hung=True)
-        self._tell_failed(batch, lost, error)
+        self._tell_failed(batch, lost, error, hung=True)
 
     def _abandon(self, batch: _Batch) -> None:
         """Count neither on a batch nor on its thread; under the lock."""
@@ -584,12 +585,12 @@ class Runtime:
         self._wake()
         return [ticket for ticket in map(ticket_of, lost) if self._settle(ticket, "failed")]
 
-    def _tell_failed(self, batch: _Batch, lost: list[Ticket], failure: Exception) -> None:
+    def _tell_failed(self, batch: _Batch, lost: list[Ticket], failure: Exception, *, hung: bool = False) -> None:
         dispatch = batch.dispatch
         subject = f"{dispatch.model} on {batch.served.lane_name(dispatch.lane)}"
         self.tell(Event(kind="batch-failed", subject=subject, reason=first_line(failure)), model=dispatch.model)
         for ticket in lost:
-            self._finish(ticket, _failure(ticket, batch.served, failure))
+            self._finish(ticket, _failure(ticket, batch.served, failure, hung=hung))
         self._tell_switches()
 
     def _wait(self, ticket: Ticket) -> Outputs:
@@ -691,12 +692,14 @@ if sys.platform != "win32":
     os.register_at_fork(after_in_child=_disown_all)
 
 
-def _failure(request: Request, served: Served, last: Exception) -> Exception:
+def _failure(ticket: Ticket, served: Served, last: Exception, *, hung: bool) -> Exception:
     """The only failure as an error of this request's own; several in one error that names each."""
-    if len(request.failures) < 2:
+    if hung and ticket.call.outputs:
+        return EngineError(f"{last}; it may still write to the outputs that were given: do not use them again")
+    if len(ticket.failures) < 2:
         return copy.copy(last) if isinstance(last, SanderlingError) else EngineError(first_line(last))
-    told = "; ".join(f"{served.lane_name(lane)}: {reason}" for lane, reason in request.failures)
-    return EngineError(f"every way of running '{request.model}' failed for this request: {told}")
+    told = "; ".join(f"{served.lane_name(lane)}: {reason}" for lane, reason in ticket.failures)
+    return EngineError(f"every way of running '{ticket.model}' failed for this request: {told}")
 
 
 def _nothing() -> None:

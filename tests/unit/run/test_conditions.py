@@ -26,9 +26,7 @@ class HandSensors:
     def read(self):
         self.hang.wait(30)
         step = next(self._steps) if self.moves else 0.0
-        return Reading(
-            time.monotonic(), tuple(Temperature(name, value + step) for name, value in self.celsius.items())
-        )
+        return Reading(time.monotonic(), tuple(Temperature(name, value + step) for name, value in self.celsius.items()))
 
 
 def kinds(session):
