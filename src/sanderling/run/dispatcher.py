@@ -308,8 +308,8 @@ class Dispatcher:
         """
         model = self._model_of(dispatch)
         self._release(dispatch, now_ms)
-        if model is None or not learn:
-            return
+        if model is None or not learn or dispatch.call_rows > model.batching.max_rows:
+            return  # a request that is larger than any batch says nothing of batches
         latency_ms = now_ms - dispatch.started_ms
         lane = dispatch.lane
         model.heard_ms = now_ms

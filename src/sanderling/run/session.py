@@ -338,7 +338,7 @@ class Session:
         rows = self._served.rows
         if outputs is not None:
             check_outputs(outputs, rows.returned, named)
-        return Call(named, rows.count(named), outputs)
+        return Call(named, rows.check(named), outputs)
 
     def _due_ms(self, deadline_ms: float | None) -> float:
         due_ms = self.policy.deadlines.default if deadline_ms is None else deadline_ms
