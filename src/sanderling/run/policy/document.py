@@ -212,8 +212,9 @@ class Scheduling(_Section):
         time_slice: milliseconds that one call may take while other models wait for the device.
         queue_limit: requests of one model that may wait.
         when_full: ``reject`` the next request, or let its caller ``wait``.
-        spill: use another device for requests that would be late on their own (``deadline``), for any that it
-            finishes sooner (``earliest``), or ``never``.
+        spill: use another device that is free for any request that it finishes sooner (``earliest``), only for
+            requests that would be late on their own (``deadline``), or ``never``. ``deadline`` draws a little less
+            power at moderate load; under load it fills the preferred device, which gets hot and slows down.
     """
 
     utilization_cap: Share = 0.8
@@ -221,7 +222,7 @@ class Scheduling(_Section):
     time_slice: Number = Field(100, gt=0)
     queue_limit: Count = Field(1024, ge=1)
     when_full: Literal["reject", "wait"] = "reject"
-    spill: Literal["never", "deadline", "earliest"] = "deadline"
+    spill: Literal["never", "deadline", "earliest"] = "earliest"
 
 
 class Guard(_Section):

@@ -19,7 +19,7 @@ class SchedulingRules(NamedTuple):
     cap_applies_to: Literal["background", "all"] = "background"
     time_slice_ms: float = 100.0
     queue_limit: int = 1024
-    spill: Literal["never", "deadline", "earliest"] = "deadline"
+    spill: Literal["never", "deadline", "earliest"] = "earliest"
     drop_late: bool = True
     patience_ms: float = 1_000.0
 
