@@ -39,6 +39,7 @@ drill: install
 bench: install
 	$(BIN)/python -m benchmarks.build.run
 	$(BIN)/python -m benchmarks.engines.run
+	$(BIN)/python -m benchmarks.engines.transport
 	$(BIN)/python -m benchmarks.quantize.run
 
 clean:

@@ -16,8 +16,10 @@ from sanderling.core.tensor import Array
 from sanderling.measure.tune.stable import batch_feeds
 from sanderling.model.package import Package
 from sanderling.run.engines import engine
-from sanderling.run.engines.base import EngineOptions
-from sanderling.run.session import load
+from sanderling.run.engines.base import DeviceKind, EngineOptions
+from sanderling.run.lanes import LanePlan
+from sanderling.run.placing import Place
+from sanderling.run.session import PLAIN, Session
 
 _CALLS = 3000
 _ONE_THREAD = EngineOptions(threads=1)
@@ -43,8 +45,8 @@ def session_overhead(package: Path) -> dict[str, float]:
     feeds = batch_feeds(opened.golden(), 1)
     graph = opened.file(opened.variant("fp32").file)
     bare = engine("null").load(graph, EngineOptions())
-    with load(package, variant="fp32") as session:
-        session._executable = bare  # the session's own work is what is measured
+    place = LanePlan(Place("null", opened.variant("fp32"), EngineOptions()), "cpu", DeviceKind.CPU)
+    with Session(opened, PLAIN, [place]) as session:
         return _in_turn({"engine": partial(bare.run, feeds), "session": partial(session.run, feeds)}, "engine")
 
 

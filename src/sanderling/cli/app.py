@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sanderling.cli.output import ANSWER_IS_NO, print_result, reporting_errors
+from sanderling.cli.policy import policy
 from sanderling.cli.replaying import replay
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+app.add_typer(policy)
 
 Package = Annotated[Path, typer.Argument(metavar="PKG", help="Package folder NAME.sdl, or a zip of one.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]

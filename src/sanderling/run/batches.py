@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from sanderling.core.errors import ModelError
+from sanderling.core.errors import ModelError, TensorError
 from sanderling.core.tensor import Array, Feeds, TensorSpec
 from sanderling.model.rows import has_rows
 
@@ -73,9 +73,20 @@ class Rows:
             self.fixed = 0
         self.accepted, self.returned = (self._any_rows(specs) for specs in (self.inputs, self.outputs))
 
-    def count(self, feeds: Feeds) -> int:
-        """Rows that a caller brings; 1 where rows are not told apart."""
-        return len(feeds[self.inputs[0].name]) if self.batched else 1
+    def check(self, feeds: Feeds) -> int:
+        """Rows that a caller brings; 1 where rows are not told apart.
+
+        Raises:
+            TensorError: there are none, or more than a call of a fixed size holds.
+        """
+        if not self.batched:
+            return 1
+        name = self.inputs[0].name
+        count = len(feeds[name])
+        if count == 0 or (self.fixed and count > self.fixed):
+            most = f"1 to {self.fixed}" if self.fixed else "at least 1"
+            raise TensorError(f"input '{name}' has {count} rows: expected {most}")
+        return count
 
     def join(self, feeds: Sequence[Feeds], call_rows: int, pool: TensorPool) -> tuple[dict[str, Array], int]:
         """One call's arrays with the rows of all, filled up with zeros.

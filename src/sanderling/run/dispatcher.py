@@ -27,6 +27,7 @@ from sanderling.run.policy.scheduling import (
 
 Refusal = Literal["late", "full"]
 _TRUSTED_MS = 10_000.0  # since a model's last call: then a request that seems too late is let through, to measure again
+_LATER_MS = 1e-3  # than the last moment to start: then a request is late in spite of rounding
 _FORGOTTEN = 64  # cancelled requests that a queue may hold beside as many as wait
 
 
@@ -271,7 +272,10 @@ class Dispatcher:
             if model.state.wake_ms <= now_ms:
                 self._switched(model, placement.choose(model.state, now_ms=now_ms), now_ms)
         free = [device for device in self._devices.values() if device.in_use < device.capacity]
-        heads = self._heads(now_ms) if free else []
+        if not free:
+            self._drop_late(now_ms)
+            return None
+        heads = self._heads(now_ms)
         for device in free:
             dispatch = self._next_on(device, heads, now_ms)
             if dispatch is not None:
@@ -279,13 +283,18 @@ class Dispatcher:
         return None
 
     def wake_ms(self) -> float:
-        """When ``next`` should be asked again although nothing has happened; infinite if never."""
+        """When ``next`` should be asked again although nothing has happened; infinite if never.
+
+        When a hold-off or a cap ends, or the most urgent request of a model becomes late.
+        """
         if not self.waiting:
             return NEVER
         soonest_ms = self._capped_until_ms
         for model in self._models.values():
-            if model.state.wake_ms < soonest_ms:
-                soonest_ms = model.state.wake_ms
+            soonest_ms = min(soonest_ms, model.state.wake_ms)
+            if model.queue and self.rules.drop_late:
+                head = model.queue[0][3]
+                soonest_ms = min(soonest_ms, head.deadline_ms - self._shortest_ms(model, head) + _LATER_MS)
         return soonest_ms
 
     def complete(self, dispatch: Dispatch, now_ms: float, *, learn: bool = True) -> None:
@@ -298,8 +307,8 @@ class Dispatcher:
         """
         model = self._model_of(dispatch)
         self._release(dispatch, now_ms)
-        if model is None or not learn:
-            return
+        if model is None or not learn or dispatch.call_rows > model.batching.max_rows:
+            return  # a request that is larger than any batch says nothing of batches
         latency_ms = now_ms - dispatch.started_ms
         lane = dispatch.lane
         model.heard_ms = now_ms
@@ -376,6 +385,10 @@ class Dispatcher:
         """Share of a device's recent time that it was busy, when it last ended a batch."""
         return self._devices[device].utilization
 
+    def _drop_late(self, now_ms: float) -> None:
+        for model in self._models.values():
+            self._head(model, now_ms)
+
     def _heads(self, now_ms: float) -> list[_Head]:
         """Each model's most urgent request, the most urgent first."""
         heads = []
@@ -419,12 +432,12 @@ class Dispatcher:
         return (
             request.deadline_ms != NEVER
             and self.rules.drop_late
-            and is_late(
-                now_ms=now_ms,
-                deadline_ms=request.deadline_ms,
-                shortest_ms=model.shortest_ms if not request.is_probe else 0.0,
-            )
+            and is_late(now_ms=now_ms, deadline_ms=request.deadline_ms, shortest_ms=self._shortest_ms(model, request))
         )
+
+    @staticmethod
+    def _shortest_ms(model: _Model, request: Request) -> float:
+        return 0.0 if request.is_probe else model.shortest_ms
 
     def _lane_on(self, device: _Device, head: _Head, now_ms: float) -> int | None:
         """The lane on which this device should run a model's next request, or None if it should wait for another."""
@@ -436,12 +449,10 @@ class Dispatcher:
     @staticmethod
     def _retry_lane(model: _Model, request: Request) -> int:
         """The lane in use, or the first that has not failed a request yet; at last one that did not fail it alone."""
-        order = (model.state.active, *range(len(model.lanes)))
-        for failed in ({lane for lane, _ in request.failures}, request.failed_alone):
-            for lane in order:
-                if lane not in failed:
-                    return lane
-        raise AssertionError("a request that every lane failed does not wait")
+        order: list[int] = [model.state.active, *range(len(model.lanes))]
+        failed = {lane for lane, _ in request.failures}
+        untried: list[int] = [lane for lane in order if lane not in failed]
+        return (untried or [lane for lane in order if lane not in request.failed_alone])[0]
 
     def _own_finish_ms(self, model: _Model, request: Request, own: int, now_ms: float) -> float:
         """When a request's own device would have finished it; 0 if it waits for that one in any case."""

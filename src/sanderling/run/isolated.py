@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -25,7 +25,8 @@ from sanderling.core.tensor import Array, Feeds, TensorSpec
 from sanderling.run import wire
 from sanderling.run.copies import CopyCount, write_results
 from sanderling.run.engines.base import DeviceKind, EngineOptions, Placement
-from sanderling.run.shared_memory import Arena, Place, Unshared, described, layout_for, offered
+from sanderling.run.exchange import Exchange
+from sanderling.run.shared_memory import Unshared
 from sanderling.run.worker import IN_WORKER, options_to
 
 LOAD_TIMEOUT_S = 120.0
@@ -176,10 +177,8 @@ class IsolatedExecutable:
         self.transport = "shared memory" if worker.shares else "pipe: as was asked for"
         self._worker, self._key, self._pid = worker, key, pid
         self._closed = False
-        self._arena: Arena | None = None
-        self._turn = threading.Lock()  # the arena serves one call at a time
-        self._result_bytes: dict[str, int] = {}  # the most that each output took
-        self._lent = False
+        self._exchange = Exchange() if worker.shares else None
+        self._turn = threading.Lock()  # the exchange serves one call at a time
         self._copied = CopyCount()
 
     @property
@@ -196,24 +195,18 @@ class IsolatedExecutable:
         """Arrays for the inputs, in shared memory: what is written there is not copied by ``run``.
 
         They have ``batch`` rows where the first axis is dynamic, and 1 along any other dynamic axis. They are the same
-        memory every time, and serve one call at a time. A request or a run for more than was ever asked for moves the
-        memory: buffers given before are then copied as any other array. Without shared memory, all of them are.
+        memory every time, and serve one call at a time. A request for more rows than before moves the memory: buffers
+        given before are then copied as any other array. Without shared memory, all of them are.
 
         Raises:
             TensorError: an input or output is of strings.
             EngineError: the worker is gone, or the executable is closed.
         """
-        with self._turn:
-            arena = self._arena_for(_sizes(self.inputs, batch), _sizes(self.outputs, batch))
-            self._lent = True
-            return _arrays(self.inputs, batch, arena, arena.layout.inputs if arena else {})
+        return self._lend(self.inputs, batch, are_inputs=True)
 
     def output_buffers(self, batch: int = 1) -> dict[str, Array]:
         """Arrays for the outputs, for ``run`` to write to without a copy; otherwise as ``buffers``."""
-        with self._turn:
-            arena = self._arena_for(_sizes(self.inputs, batch), _sizes(self.outputs, batch))
-            self._lent = True
-            return _arrays(self.outputs, batch, arena, arena.layout.outputs if arena else {})
+        return self._lend(self.outputs, batch, are_inputs=False)
 
     def run(self, feeds: Feeds, outputs: Feeds | None = None, *, timeout_s: float = RUN_TIMEOUT_S) -> dict[str, Array]:
         """Execute once.
@@ -222,71 +215,59 @@ class IsolatedExecutable:
             EngineError: execution failed, the worker crashed or hung, or the executable is closed.
         """
         with self._turn:
-            sizes = {name: array.nbytes for name, array in feeds.items()}
-            arena = self._arena_for(sizes, self._room_for(outputs), timeout_s)
-            if arena is None:
+            if self._exchange is None:
                 return self._run_by_pipe(feeds, outputs, timeout_s)
-            return self._run_shared(arena, feeds, outputs, timeout_s)
-
-    def _room_for(self, outputs: Feeds | None) -> dict[str, int]:
-        """Bytes that each output needs in the arena; results that are copied move no buffers that were given out."""
-        if outputs is not None:
-            return {name: array.nbytes for name, array in outputs.items()}
-        return {} if self._lent else self._result_bytes
+            try:
+                header, copied = self._exchange.place(feeds, outputs, partial(self._attach, timeout_s))
+            except Unshared as error:
+                self._use_pipe(error)
+                return self._run_by_pipe(feeds, outputs, timeout_s)
+            self._copied.add(copied)
+            return self._run_shared(self._exchange, header, outputs, timeout_s)
 
     def _run_by_pipe(self, feeds: Feeds, outputs: Feeds | None, timeout_s: float) -> dict[str, Array]:
         answer, results = self._call({"command": "run"}, feeds, timeout_s)
         sent = sum(array.nbytes for array in (*feeds.values(), *results.values()))
         self._copied.add(sent + int(answer["copied_bytes"]))
-        return self._given(results, outputs)
-
-    def _run_shared(self, arena: Arena, feeds: Feeds, outputs: Feeds | None, timeout_s: float) -> dict[str, Array]:
-        self._copied.add(arena.put(feeds))
-        header = {"command": "run", "inputs": described(feeds, arena.layout.inputs)}
-        if outputs is not None:
-            header["outputs"] = described(outputs, arena.layout.outputs)
-        answer, results = self._call(header, {}, timeout_s)
-        self._copied.add(int(answer["copied_bytes"]))
-        if outputs is not None:
-            self._copied.add(arena.take(outputs))
-            return {spec.name: outputs[spec.name] for spec in self.outputs}
-        try:
-            results |= {item["name"]: arena.block.array(item).copy() for item in answer["outputs"]}
-        except (KeyError, TypeError, ValueError) as error:
-            raise EngineError(f"the engine's process gave an answer that makes no sense: {error}") from error
-        self._copied.add(sum(array.nbytes for array in results.values()))
-        for name, array in results.items():
-            self._result_bytes[name] = max(array.nbytes, self._result_bytes.get(name, 0))
-        return self._given(results, None)
-
-    def _given(self, results: dict[str, Array], outputs: Feeds | None) -> dict[str, Array]:
-        """Results in the graph's order, in the caller's arrays where there are some."""
         ordered = {spec.name: results[spec.name] for spec in self.outputs}
         return ordered if outputs is None else write_results(ordered, outputs, "the engine", self._copied)
 
-    def _arena_for(
-        self, inputs: dict[str, int], outputs: dict[str, int], timeout_s: float = RUN_TIMEOUT_S
-    ) -> Arena | None:
-        """An arena with room for tensors of these sizes, larger than the last one where needed; None for the pipe."""
-        arena = self._arena
-        if not self.transport.startswith("shared") or (arena is not None and arena.layout.holds(inputs, outputs)):
-            return arena
-        known = [{}, {}] if arena is None else [arena.layout.inputs, arena.layout.outputs]
-        kept = [{name: place.capacity_bytes for name, place in places.items()} for places in known]
-        layout = layout_for(_largest(kept[0], inputs), _largest(kept[1], outputs))
+    def _run_shared(
+        self, exchange: Exchange, header: dict[str, Any], outputs: Feeds | None, timeout_s: float
+    ) -> dict[str, Array]:
+        answer, sent = self._call({**header, "command": "run"}, {}, timeout_s)
+        self._copied.add(int(answer["copied_bytes"]))
+        if outputs is not None:
+            self._copied.add(exchange.take(outputs))
+            return {spec.name: outputs[spec.name] for spec in self.outputs}
         try:
-            with offered(layout.size_bytes) as (block, path):
-                room = {name: (place.offset, place.capacity_bytes) for name, place in layout.outputs.items()}
-                header = {"command": "share", "path": path, "size_bytes": layout.size_bytes, "room": room}
-                answer, _ = self._call(header, {}, timeout_s)
-            if "unshared" in answer:
-                raise Unshared(answer["unshared"])
-        except Unshared as error:
-            self.transport = f"pipe: {error}"
-            self._arena = None
-            return None
-        self._arena = Arena(block, layout)
-        return self._arena
+            results = exchange.results(answer, sent)
+        except (KeyError, TypeError, ValueError) as error:
+            raise EngineError(f"the engine's process gave an answer that makes no sense: {error}") from error
+        self._copied.add(sum(array.nbytes for array in results.values()))
+        return {spec.name: results[spec.name] for spec in self.outputs}
+
+    def _lend(self, specs: tuple[TensorSpec, ...], batch: int, *, are_inputs: bool) -> dict[str, Array]:
+        needed, returned = _sizes(self.inputs, batch), _sizes(self.outputs, batch)
+        shapes = {spec.name: (spec.dtype, spec.concrete_shape(batch)) for spec in specs}
+        with self._turn:
+            self._check_alive()
+            try:
+                if self._exchange is not None:
+                    arena = self._exchange.lend(needed, returned, partial(self._attach, RUN_TIMEOUT_S))
+                    places = arena.layout.inputs if are_inputs else arena.layout.outputs
+                    return {name: arena.view(places[name], dtype, shape) for name, (dtype, shape) in shapes.items()}
+            except Unshared as error:
+                self._use_pipe(error)
+        return {name: np.zeros(shape, dtype) for name, (dtype, shape) in shapes.items()}
+
+    def _attach(self, timeout_s: float, block: dict[str, Any]) -> None:
+        answer, _ = self._call({**block, "command": "share"}, {}, timeout_s)
+        if "unshared" in answer:
+            raise Unshared(answer["unshared"])
+
+    def _use_pipe(self, reason: Unshared) -> None:
+        self.transport, self._exchange = f"pipe: {reason}", None
 
     def time(self, feeds: Feeds, *, warmup: int, repeats: int, timeout_s: float = RUN_TIMEOUT_S) -> list[float]:
         """Milliseconds of ``repeats`` calls, taken inside the worker."""
@@ -299,18 +280,22 @@ class IsolatedExecutable:
         if not self._closed and self._worker.pid == self._pid:
             self._call({"command": "close"}, {}, RUN_TIMEOUT_S)
         self._closed = True
-        self._arena = None
+        self._exchange = None
 
     def _call(self, header: dict[str, Any], feeds: Feeds, timeout_s: float) -> tuple[dict[str, Any], dict[str, Array]]:
-        if self._closed:
-            raise EngineError("the graph is closed; load the package again")
-        if self._worker.pid != self._pid:
-            raise EngineError("the engine's process that held this graph is gone; load the package again")
+        self._check_alive()
         try:
             return self._worker.call(self._key, header, feeds, timeout_s=timeout_s)
         finally:
             if not self.alive:
-                self._arena = None
+                self._exchange = None
+
+    def _check_alive(self) -> None:
+        if self._closed:
+            raise EngineError("the graph is closed; load the package again")
+        if self._worker.pid != self._pid:
+            self._exchange = None
+            raise EngineError("the engine's process that held this graph is gone; load the package again")
 
 
 def _sizes(specs: tuple[TensorSpec, ...], batch: int) -> dict[str, int]:
@@ -318,20 +303,6 @@ def _sizes(specs: tuple[TensorSpec, ...], batch: int) -> dict[str, int]:
     if strings is not None:
         raise TensorError(f"'{strings.name}' is of strings, which have no buffer: give arrays of your own")
     return {spec.name: math.prod(spec.concrete_shape(batch)) * np.dtype(spec.dtype).itemsize for spec in specs}
-
-
-def _arrays(
-    specs: tuple[TensorSpec, ...], batch: int, arena: Arena | None, places: Mapping[str, Place]
-) -> dict[str, Array]:
-    """Arrays at their places in an arena; ordinary ones without."""
-    shapes = {spec.name: (spec.dtype, spec.concrete_shape(batch)) for spec in specs}
-    if arena is None:
-        return {name: np.zeros(shape, dtype) for name, (dtype, shape) in shapes.items()}
-    return {name: arena.view(places[name], dtype, shape) for name, (dtype, shape) in shapes.items()}
-
-
-def _largest(sizes: dict[str, int], others: dict[str, int]) -> dict[str, int]:
-    return {name: max(sizes.get(name, 0), others.get(name, 0)) for name in sizes | others}
 
 
 def _by_kind(shares: dict[str, float]) -> dict[DeviceKind, float]:

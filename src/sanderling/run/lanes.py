@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from sanderling.core.errors import EngineError, UnavailableError
@@ -16,6 +16,7 @@ from sanderling.model.plan import PlanEntry
 from sanderling.run.devices import list_engines
 from sanderling.run.engines import engine
 from sanderling.run.engines.base import DeviceInfo, DeviceKind, Engine, Executable, Fidelity
+from sanderling.run.guard.inner import watched_model
 from sanderling.run.isolated import Worker
 from sanderling.run.placing import Place, choose_place, default_options, follow_entry, plan_entries
 from sanderling.run.policy.document import Policy
@@ -64,11 +65,19 @@ class Lane:
         package: whose variant it runs.
         plan: how.
         isolated: run the engine in a process of its own.
+        watched: tensors inside the graph whose extremes its results hold as well.
+
+    Raises:
+        OptionError: the graph has no such tensors.
     """
 
-    def __init__(self, package: Package, plan: LanePlan, *, isolated: bool = False) -> None:
+    def __init__(
+        self, package: Package, plan: LanePlan, *, isolated: bool = False, watched: Sequence[str] = ()
+    ) -> None:
         self.plan = plan
-        self._package = package
+        self.is_watched = bool(watched)
+        variant = plan.place.variant
+        self._file = watched_model(package, variant, watched) if watched else package.file(variant.file)
         self._worker = Worker() if isolated else None
         self._executable: Executable | None = None
         self._lock = threading.Lock()
@@ -157,7 +166,7 @@ class Lane:
 
     def _load(self) -> Executable:
         place = self.plan.place
-        file = self._package.file(place.variant.file)
+        file = self._file
         if self._worker is not None and self.plan.provider is None:
             return self._worker.load(place.engine, file, place.options)
         return (self.plan.provider or engine(place.engine)).load(file, place.options)

@@ -35,6 +35,7 @@ from sanderling.run.policy.scheduling import SchedulingRules
 from sanderling.run.results import Outputs
 from sanderling.run.streams import Link, Streams
 
+FATES = ("requests", "completed", "completed late", "failed", "late", "rejected", "cancelled")
 _KEPT_EVENTS = 1000
 _KEPT_LATENCIES = 1000
 _WATCH_S = 0.05
@@ -293,6 +294,11 @@ class Runtime:
         """Share of a device's recent time that it was busy, in [0, 1]."""
         with self._lock:
             return self._dispatcher.utilization(device)
+
+    def tallies(self) -> tuple[Counter[str], list[float]]:
+        """Counts, and milliseconds from arrival to result of the last requests."""
+        with self._lock:
+            return Counter(self.counts), list(self.latencies_ms)
 
     def tell(self, event: Event, *, model: str = "") -> None:
         """Keep an event and pass it on."""

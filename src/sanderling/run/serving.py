@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 
 from sanderling.core.errors import SanderlingError
-from sanderling.core.tensor import Array
+from sanderling.core.tensor import Array, Feeds
 from sanderling.model.package import Package
 from sanderling.run.batches import Rows, TensorPool
+from sanderling.run.guard.response import GuardResponse
 from sanderling.run.lanes import Lane
 from sanderling.run.results import Outputs
 from sanderling.run.runtime import Call
@@ -28,6 +30,7 @@ class ServedPackage:
 
     Attributes:
         before_load: called before a lane is loaded for a request.
+        guard: that checks results, where the policy wants any checked.
         used_s: when a request last ran, on the monotonic clock.
     """
 
@@ -38,6 +41,7 @@ class ServedPackage:
         self.rows = rows
         self.pool = pool
         self.before_load: Callable[[], None] | None = None
+        self.guard: GuardResponse | None = None
         self.used_s = time.monotonic()
         self._joined_bytes = 0
 
@@ -66,26 +70,43 @@ class ServedPackage:
             self.before_load()
         counts = [call.rows for call in calls]
         size = max(call_rows, sum(counts))
-        if len(calls) == 1 and (not self.rows.batched or size == counts[0]):
+        alone = len(calls) == 1 and (not self.rows.batched or size == counts[0])
+        if alone and self.guard is None:
             return [self._outputs(used.run(calls[0].feeds, calls[0].outputs), used, size)]
+        arrays = self._run_alone(used, calls[0]) if alone else self._run_joined(used, calls, size)
+        split = partial(self._split, calls=calls, alone=alone)
+        if self.guard is None:
+            results: list[Outputs | SanderlingError] = [self._outputs(part, used, size) for part in split(arrays)]
+        else:
+            results = self.guard.checked(used, arrays, [call.feeds for call in calls], split, counts, size)
+        for call, result in zip(calls, results, strict=True):
+            if call.outputs is not None and isinstance(result, Outputs):
+                self._give(result, call.outputs)
+        return results
+
+    def _run_alone(self, lane: Lane, call: Call) -> dict[str, Array]:
+        """One request by itself, into its caller's own arrays where the graph returns nothing else."""
+        return lane.run(call.feeds, None if lane.is_watched else call.outputs)
+
+    def _run_joined(self, lane: Lane, calls: Sequence[Call], size: int) -> dict[str, Array]:
         joined, copied = self.rows.join([call.feeds for call in calls], size, self.pool)
         self._joined_bytes += copied
         try:
-            arrays = used.run(joined)
+            return lane.run(joined)
         finally:
             for buffer in joined.values():
                 self.pool.give_back(buffer)
-        parts = self.rows.split(arrays, counts)
-        return [self._outputs(self._given(part, call), used, size) for part, call in zip(parts, calls, strict=True)]
 
-    def _given(self, part: dict[str, Array], call: Call) -> dict[str, Array]:
-        """A caller's rows in its own arrays, if it gave any."""
-        if call.outputs is None:
-            return part
-        for name, array in part.items():
-            np.copyto(call.outputs[name], array)
-            self._joined_bytes += array.nbytes
-        return dict(call.outputs)
+    def _split(self, arrays: dict[str, Array], *, calls: Sequence[Call], alone: bool) -> list[dict[str, Array]]:
+        return [arrays] if alone else self.rows.split(arrays, [call.rows for call in calls])
+
+    def _give(self, result: Outputs, given: Feeds) -> None:
+        """Put a result into its caller's own arrays, unless it is there already."""
+        for name, array in result.items():
+            if array is not given[name]:
+                np.copyto(given[name], array)
+                self._joined_bytes += array.nbytes
+                result[name] = given[name]
 
     def _outputs(self, arrays: dict[str, Array], lane: Lane, rows: int) -> Outputs:
         return Outputs(arrays, lane=lane.name, variant=lane.variant.id, batch_rows=rows)

@@ -8,37 +8,41 @@ import sys
 import weakref
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from concurrent.futures import Future
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 
 from sanderling.core.errors import EngineError, OptionError, QueueFullError, SanderlingError, TensorError
 from sanderling.core.machine import usable_cores
 from sanderling.core.progress import Event
+from sanderling.core.statistics import percentiles
 from sanderling.core.tensor import Array, Feeds, TensorSpec, check_feeds, check_outputs
-from sanderling.model.manifest import Manifest, Variant
+from sanderling.model.manifest import Manifest, RowCost, Variant
 from sanderling.model.package import Package
 from sanderling.model.plan import PlanEntry
 from sanderling.run.batches import Rows, TensorPool
 from sanderling.run.conditions import Conditions, limits_heat
 from sanderling.run.emulation.engine import EmulatedDevices
 from sanderling.run.engines.base import DeviceKind, Placement
+from sanderling.run.guard.response import GuardResponse, guards
 from sanderling.run.lanes import Lane, LanePlan, matches, plan_lane, rank_lanes
 from sanderling.run.placing import Requirement, check_placement, choose_place, parse_requirement
 from sanderling.run.policy import NEVER
 from sanderling.run.policy.batching import BatchRules
 from sanderling.run.policy.document import POLICY, BatchTuning, Guard, Policy, read_policy
-from sanderling.run.policy.latency import LatencyModel, from_table
+from sanderling.run.policy.latency import LatencyModel, from_density, from_table
 from sanderling.run.policy.placement import LaneRule
 from sanderling.run.policy.rules import batch_rules, lane_rule, recovery_rule, scheduling_rules
 from sanderling.run.results import Outputs
-from sanderling.run.runtime import DRAIN_S, Call, Runtime
+from sanderling.run.runtime import DRAIN_S, FATES, Call, Runtime
 from sanderling.run.sensors import Sensors, SystemSensors
 from sanderling.run.serving import ServedPackage
+from sanderling.run.statistics import Statistics
 
 _NUMBERS = itertools.count()
 _OPEN: weakref.WeakSet[Session] = weakref.WeakSet()
 _FULL_RETRY_S = 0.001
-_PLAIN = Policy(batch_tuning=BatchTuning(max_batch_size=1), guard=Guard(check_finite=False))
+PLAIN = Policy(batch_tuning=BatchTuning(max_batch_size=1), guard=Guard(check_finite=False))
 
 
 class Session:
@@ -72,27 +76,25 @@ class Session:
         self._accepted = rows.accepted
         self._own_runtime = runtime is None
         self._runtime = runtime or new_runtime(policy)
-        isolated = policy.isolation == "process"
+        lanes = [self._lane(plan) for plan in plans]
         self._served = ServedPackage(
-            name or package.manifest.name,
-            package,
-            [Lane(package, plan, isolated=isolated) for plan in plans],
-            rows,
-            TensorPool(policy.tensor_pool_size),
+            name or package.manifest.name, package, lanes, rows, TensorPool(policy.tensor_pool_size)
         )
         for event in events:
             self._runtime.tell(event, model=self._served.name)
         try:
             first = self._load_first(hot=policy.recovery.loading == "hot")
             if requirement is not None:
-                check_placement(self._served.lanes[first].load().placement, requirement)
+                check_placement(lanes[first].load().placement, requirement)
+            if guards(policy):
+                self._served.guard = self._guard(lanes[first])
         except SanderlingError:
             self._close_lanes()
             raise
         self._runtime.add(
             self._served,
             [self._rule(lane) for lane in self._served.lanes],
-            [_prior(lane) for lane in self._served.lanes],
+            [_prior(lane, self.manifest.row_cost) for lane in self._served.lanes],
             batching=_batching(policy, rows),
             recovery=recovery_rule(policy),
             costs=[lane.plan.cost for lane in self._served.lanes],
@@ -251,6 +253,28 @@ class Session:
         self._runtime.switch(self._served.name, lane, "asked for")
         return self._served.lanes[lane].name
 
+    def statistics(self) -> Statistics:
+        """What has happened so far; of all models in a pool where requests and latencies are concerned."""
+        counts, latencies = self._runtime.tallies()
+        guard = self._served.guard
+        reading = self.conditions.last if self.conditions is not None else None
+        first = self.conditions.first if self.conditions is not None else None
+        energy_j = None
+        if reading is not None and first is not None and reading.energy_j is not None and first.energy_j is not None:
+            energy_j = (reading.energy_j - first.energy_j) / max(counts["completed"], 1)
+        return Statistics(
+            lane=self._active.name,
+            requests={kind: counts[kind] for kind in FATES},
+            batches=counts["batches"],
+            failed_batches=counts["failed batches"],
+            switches=counts["switches"],
+            waiting=self._runtime.queued(self._served.name),
+            latency_ms=percentiles(latencies) if latencies else None,
+            copied_bytes=self.copied_bytes,
+            guard=dict(guard.counts) if guard is not None else {},
+            energy_j_per_inference=energy_j,
+        )
+
     @property
     def devices(self) -> dict[str, str]:
         """Kind of every device that it may use, by name."""
@@ -314,7 +338,7 @@ class Session:
         rows = self._served.rows
         if outputs is not None:
             check_outputs(outputs, rows.returned, named)
-        return Call(named, rows.count(named), outputs)
+        return Call(named, rows.check(named), outputs)
 
     def _due_ms(self, deadline_ms: float | None) -> float:
         due_ms = self.policy.deadlines.default if deadline_ms is None else deadline_ms
@@ -338,10 +362,27 @@ class Session:
         wanted = " and ".join(f"'{word}'" for word in (device, precision) if word)
         raise OptionError(f"no way of running {wanted} here: available are {', '.join(self.lanes)}")
 
+    def _lane(self, plan: LanePlan) -> Lane:
+        isolated = self.policy.isolation == "process"
+        return Lane(self.package, plan, isolated=isolated, watched=self.policy.guard.inner_tensors)
+
+    def _guard(self, first: Lane) -> GuardResponse:
+        guard = GuardResponse(
+            self.package,
+            self.policy,
+            self._served.lanes,
+            tell=partial(self._runtime.tell, model=self._served.name),
+            take_safe=lambda lane: self._runtime.switch(self._served.name, lane, "the breaker has opened"),
+        )
+        guard.learn(first)
+        return guard
+
     def _add_lane(self, plan: LanePlan) -> int:
-        lane = Lane(self.package, plan, isolated=self.policy.isolation == "process")
+        lane = self._lane(plan)
         self._served.lanes = (*self._served.lanes, lane)
-        self._runtime.add_lane(self._served.name, self._rule(lane), _prior(lane), cost=plan.cost)
+        self._runtime.add_lane(
+            self._served.name, self._rule(lane), _prior(lane, self.manifest.row_cost), cost=plan.cost
+        )
         return len(self._served.lanes) - 1
 
     def _conditions(self, sensors: Sensors | None) -> Conditions | None:
@@ -373,6 +414,8 @@ class Session:
         return first
 
     def _close_lanes(self) -> None:
+        if self._served.guard is not None:
+            self._served.guard.close()
         for lane in self._served.lanes:
             lane.close()
 
@@ -430,7 +473,7 @@ def read_rules(package: Package, policy: str | Path | Policy | None) -> Policy:
         return policy
     if policy is not None:
         return read_policy(policy)
-    return read_policy(package.file(POLICY)) if POLICY in package.manifest.files else _PLAIN
+    return read_policy(package.file(POLICY)) if POLICY in package.manifest.files else PLAIN
 
 
 def new_runtime(policy: Policy) -> Runtime:
@@ -453,10 +496,14 @@ def _batching(policy: Policy, rows: Rows) -> BatchRules:
     return batch_rules(policy, (rows.fixed,) if rows.fixed else ())
 
 
-def _prior(lane: Lane) -> LatencyModel:
-    """What the package's plan says about a lane's latency."""
+def _prior(lane: Lane, cost: RowCost | None) -> LatencyModel:
+    """What the package's plan says about a lane's latency, and its computation about that of batches."""
     entry = lane.plan.place.entry
-    return LatencyModel() if entry is None else from_table({entry.batch: entry.p50_ms})
+    if entry is None:
+        return LatencyModel()
+    if cost is None or entry.batch != 1:
+        return from_table({entry.batch: entry.p50_ms})
+    return from_density(cost.macs, cost.weight_bytes, cost.activation_bytes, row_ms=entry.p50_ms)
 
 
 def _capacities(lanes: Sequence[Lane]) -> dict[str, int]:

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from sanderling.core.errors import first_line
-from sanderling.core.tensor import Array, Feeds
+from sanderling.core.tensor import Array
 from sanderling.run.copies import address_of
 
 _ALIGNED_BYTES = 64
@@ -123,21 +123,24 @@ def layout_for(inputs: Mapping[str, int], outputs: Mapping[str, int]) -> Layout:
 
     Capacities are powers of two, so that growing batches seldom need another block; what is not used takes no memory.
     """
-    end = 0
-    places: list[dict[str, Place]] = []
-    for sizes in (inputs, outputs):
-        places.append({})
-        for name, size in sizes.items():
-            capacity = max(_ALIGNED_BYTES, 1 << max(0, size - 1).bit_length())
-            places[-1][name] = Place(end, capacity)
-            end += capacity  # a multiple of the alignment
-    return Layout(*places, max(end, _LEAST_BYTES))
+    placed_inputs, end = _placed(inputs, 0)
+    placed_outputs, end = _placed(outputs, end)
+    return Layout(placed_inputs, placed_outputs, max(end, _LEAST_BYTES))
+
+
+def _placed(sizes: Mapping[str, int], end: int) -> tuple[dict[str, Place], int]:
+    places = {}
+    for name, size in sizes.items():
+        places[name] = Place(end, max(_ALIGNED_BYTES, 1 << max(0, size - 1).bit_length()))
+        end += places[name].capacity_bytes  # a multiple of the alignment
+    return places, end
 
 
 @dataclass(frozen=True)
 class Arena:
-    """A block with a layout, as the process that offers it uses it."""
+    """A block with a layout, as the process that offers it uses it; ``name`` is how messages call it."""
 
+    name: str
     block: Block
     layout: Layout
 
@@ -146,54 +149,14 @@ class Arena:
         return self.block.array({"dtype": dtype, "shape": shape, "offset": place.offset})
 
     def lies_at(self, place: Place, array: Array) -> bool:
-        """Whether an array is at its place already."""
+        """Whether an array is at a place already."""
         return (
             array.flags.c_contiguous
             and array.nbytes <= place.capacity_bytes
             and address_of(array) == self.block.address + place.offset
         )
 
-    def put(self, feeds: Feeds) -> int:
-        """Bring inputs to their places; returns how many bytes were copied."""
-        copied = 0
-        away: dict[str, Array] = {}
-        for name, array in feeds.items():
-            if self.lies_at(self.layout.inputs[name], array):
-                continue
-            away[name] = array
-            if self.holds(array):  # another one may be put there before this one is read
-                away[name] = array.copy()
-                copied += array.nbytes
-        for name, array in away.items():
-            np.copyto(self.view(self.layout.inputs[name], array.dtype, array.shape), array)
-            copied += array.nbytes
-        return copied
 
-    def take(self, outputs: Feeds) -> int:
-        """Bring results from their places to the caller's arrays; returns how many bytes were copied."""
-        copied = 0
-        found: dict[str, Array] = {}
-        for name, array in outputs.items():
-            place = self.layout.outputs[name]
-            if self.lies_at(place, array):
-                continue
-            found[name] = self.view(place, array.dtype, array.shape)
-            if self.holds(array):  # another result may lie where this one goes
-                found[name] = found[name].copy()
-                copied += array.nbytes
-        for name, result in found.items():
-            np.copyto(outputs[name], result)
-            copied += result.nbytes
-        return copied
-
-    def holds(self, array: Array) -> bool:
-        """Whether an array may share memory with the block."""
-        return np.may_share_memory(array, self.block.bytes)
-
-
-def described(arrays: Feeds, places: Mapping[str, Place]) -> list[dict[str, Any]]:
-    """Arrays at their places, as a message tells them."""
-    return [
-        {"name": name, "dtype": array.dtype.str, "shape": array.shape, "offset": places[name].offset}
-        for name, array in arrays.items()
-    ]
+def describe(name: str, array: Array, place: Place, block: str) -> dict[str, Any]:
+    """An array at its place, as a message tells it."""
+    return {"name": name, "dtype": array.dtype.str, "shape": array.shape, "offset": place.offset, "block": block}

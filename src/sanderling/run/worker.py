@@ -16,9 +16,11 @@ import numpy as np
 
 from sanderling.core.errors import SanderlingError
 from sanderling.core.tensor import Array
-from sanderling.run import shared_memory, wire
+from sanderling.run import wire
 from sanderling.run.engines import engine
 from sanderling.run.engines.base import Compute, EngineOptions, Executable, Optimization
+from sanderling.run.exchange import COPIES
+from sanderling.run.shared_memory import Block, Place, Unshared, describe
 
 IN_WORKER = "SANDERLING_WORKER"  # set in the environment of every worker
 Load = Callable[[dict[str, Any]], Executable]
@@ -52,21 +54,23 @@ class Loaded:
 
     def __init__(self, executable: Executable) -> None:
         self.executable = executable
-        self._block: shared_memory.Block | None = None
-        self._room: dict[str, shared_memory.Place] = {}
+        self._blocks: dict[str, Block] = {}
+        self._room: dict[str, Place] = {}
 
     def share(self, header: dict[str, Any]) -> Message:
         """Attach the block that a message offers; the answer says why where that fails."""
-        self._block, self._room = None, {}
+        name = header["block"]
+        self._blocks.pop(name, None)
         try:
-            self._block = shared_memory.Block.attach(header["path"], int(header["size_bytes"]))
-        except shared_memory.Unshared as error:
+            self._blocks[name] = Block.attach(header["path"], int(header["size_bytes"]))
+        except Unshared as error:
             return {"unshared": str(error)}, {}
-        self._room = {name: shared_memory.Place(*map(int, place)) for name, place in header["room"].items()}
+        if name == COPIES:
+            self._room = {output: Place(*map(int, place)) for output, place in header["room"].items()}
         return {}, {}
 
     def run(self, header: dict[str, Any], arrays: dict[str, Array]) -> Message:
-        """Execute once, on arrays of the message, or on those of the block that it names."""
+        """Execute once, on arrays of the message, or on those in shared memory that it names."""
         before = self.executable.copied_bytes
         if "inputs" not in header:
             results = self.executable.run(arrays)
@@ -79,22 +83,22 @@ class Loaded:
         return self._put(results, self.executable.copied_bytes - before)
 
     def _arrays(self, told: list[dict[str, Any]]) -> dict[str, Array]:
-        if self._block is None:
-            raise ValueError("a message names shared memory, and none is attached")
-        return {item["name"]: self._block.array(item) for item in told}
+        strange = next((item["block"] for item in told if item["block"] not in self._blocks), None)
+        if strange is not None:
+            raise ValueError(f"a message names memory '{strange}', which is not attached")
+        return {item["name"]: self._blocks[item["block"]].array(item) for item in told}
 
     def _put(self, results: dict[str, Array], copied_bytes: int) -> Message:
-        """Results that have room in the block are told, the others are sent."""
-        fitting = {
-            name: array
-            for name, array in results.items()
-            if name in self._room and array.nbytes <= self._room[name].capacity_bytes and not array.dtype.hasobject
-        }
-        told = shared_memory.described(fitting, self._room)
-        for item, target in zip(told, self._arrays(told).values(), strict=True):
-            np.copyto(target, fitting[item["name"]])
-            copied_bytes += target.nbytes
-        sent = {name: array for name, array in results.items() if name not in fitting}
+        """Results that have room in shared memory are told, the others are sent."""
+        told, sent = [], {}
+        for name, array in results.items():
+            place = self._room.get(name)
+            if place is None or array.nbytes > place.capacity_bytes or array.dtype.hasobject:
+                sent[name] = array
+                continue
+            told.append(describe(name, array, place, COPIES))
+            np.copyto(self._blocks[COPIES].array(told[-1]), array)
+            copied_bytes += array.nbytes
         return {"outputs": told, "copied_bytes": copied_bytes}, sent
 
 

@@ -12,7 +12,7 @@ import pytest
 from onnx import helper
 
 from sanderling.core.errors import EngineError, ModelError, OptionError
-from sanderling.run import isolated
+from sanderling.run import exchange
 from sanderling.run.engines.base import DeviceKind, EngineOptions
 from sanderling.run.environments import import_path
 from sanderling.run.isolated import Worker
@@ -190,6 +190,20 @@ def test_results_larger_than_foreseen_do_not_move_the_buffers(worker, tmp_path):
     assert np.shares_memory(feeds["x"], loaded.buffers(4)["x"])
 
 
+def test_run_with_other_arrays_leaves_the_buffers_alone(worker, model):
+    loaded = worker.load("onnxruntime", model, EngineOptions())
+    feeds, outputs = loaded.buffers(2), loaded.output_buffers(2)
+    feeds["image"][:] = FEEDS["image"]
+    outputs["scores"][:] = 77
+    for rows in (2, 64):
+        loaded.run(random_arrays({"image": (rows, 3, 8, 8)}, seed=1))
+        loaded.run(random_arrays({"image": (rows, 3, 8, 8)}, seed=1), {"scores": np.empty((rows, 4), np.float32)})
+    assert (outputs["scores"] == 77).all()
+    before = loaded.copied_bytes
+    assert_scores(loaded.run(feeds, outputs))
+    assert loaded.copied_bytes == before
+
+
 def test_inputs_in_each_others_buffers_arrive_right(worker, tmp_path):
     loaded = worker.load("onnxruntime", save(sum_and_difference(), tmp_path / "sum.onnx"), EngineOptions())
     buffers = loaded.buffers(2)
@@ -220,15 +234,15 @@ def test_without_shared_memory_all_goes_over_the_pipe(model):
 
 @contextlib.contextmanager
 def offered_elsewhere(size_bytes: int):
-    with isolated_offered(size_bytes) as (block, _):
+    with offered_here(size_bytes) as (block, _):
         yield block, "/proc/self/fd/999999"
 
 
-isolated_offered = isolated.offered
+offered_here = exchange.offered
 
 
 def test_worker_that_cannot_attach_gets_all_over_the_pipe_and_it_is_told(worker, model, monkeypatch):
-    monkeypatch.setattr(isolated, "offered", offered_elsewhere)
+    monkeypatch.setattr(exchange, "offered", offered_elsewhere)
     loaded = worker.load("onnxruntime", model, EngineOptions())
     assert_scores(loaded.run(FEEDS))
     assert loaded.transport.startswith("pipe: the block cannot be attached")
@@ -256,8 +270,8 @@ def test_worker_with_nothing_of_ours_but_the_package_shares_memory(model):
 def test_message_that_points_outside_the_memory_is_refused_and_the_worker_lives(worker, model, place, side):
     loaded = worker.load("onnxruntime", model, EngineOptions())
     loaded.buffers(2)
-    sides = {"inputs": [{"name": "image", "dtype": "<f4", "shape": [2, 3, 8, 8], "offset": 0}]}
-    sides["outputs"] = [{"name": "scores", "dtype": "<f4", "shape": [2, 4], "offset": 0}]
+    sides = {"inputs": [{"name": "image", "dtype": "<f4", "shape": [2, 3, 8, 8], "offset": 0, "block": "lent"}]}
+    sides["outputs"] = [{"name": "scores", "dtype": "<f4", "shape": [2, 4], "offset": 0, "block": "lent"}]
     sides[side][0] |= place
     with pytest.raises(EngineError, match="does not lie in a block"):
         worker.call(0, {"command": "run", **sides}, {}, timeout_s=5)
@@ -266,8 +280,8 @@ def test_message_that_points_outside_the_memory_is_refused_and_the_worker_lives(
 
 def test_message_that_names_memory_before_it_is_shared_is_refused(worker, model):
     worker.load("onnxruntime", model, EngineOptions())
-    with pytest.raises(EngineError, match="none is attached"):
-        worker.call(0, {"command": "run", "inputs": []}, {}, timeout_s=5)
+    with pytest.raises(EngineError, match="memory 'lent', which is not attached"):
+        worker.call(0, {"command": "run", "inputs": [{"block": "lent"}]}, {}, timeout_s=5)
 
 
 def test_answer_that_points_outside_the_memory_is_an_engine_error(worker, model, monkeypatch):
@@ -300,6 +314,7 @@ def test_crash_during_a_call_leaves_the_buffers_readable(worker, model):
 
 
 def test_crashes_and_closing_leave_no_files_behind(worker, model):
+    gc.collect()
     left = [open_files()]
     shared = set(Path("/dev/shm").iterdir())
     for round_ in range(4):

@@ -6,13 +6,15 @@ import os
 import signal
 
 import numpy as np
+import onnx
 import pytest
 from onnx import helper
 
 from sanderling.core.errors import EngineError, ModelError
+from sanderling.core.tensor import TensorSpec
 from sanderling.run.engines import known_engine
-from sanderling.run.engines.base import Compute, DeviceKind, EngineOptions, Fidelity
-from sanderling.run.engines.rknn_ import ENVIRONMENT, _placement, _reason, _worker
+from sanderling.run.engines.base import Compute, DeviceKind, EngineOptions, Fidelity, Placement
+from sanderling.run.engines.rknn_ import ENVIRONMENT, RknnExecutable, _Graph, _placement, _reason, _worker
 from sanderling.run.environments import import_path
 from tests.models import chain, conv_classifier, make_model, random_arrays, run_directly, tensor
 from tests.quantized import in_int8, step_of
@@ -102,6 +104,31 @@ def test_layers_that_the_chip_leaves_to_its_processor_are_named():
     assert executable.placement.fell_back == ("Round:round_1",)
     assert executable.placement.kinds[DeviceKind.CPU] == pytest.approx(1 / 3)
     executable.close()
+
+
+class OneRow:
+    """Stands for the toolkit: the sum of a row, in memory that it uses again."""
+
+    def __init__(self) -> None:
+        self._made = np.empty((1, 1), np.float32)
+
+    def inference(self, inputs: list[np.ndarray], data_format: list[str]) -> list[np.ndarray]:
+        assert data_format == ["nchw"]
+        self._made[...] = inputs[0].sum()
+        inputs[0][...] = -1  # the toolkit may do what it likes with what it is given
+        return [self._made]
+
+
+def test_rows_are_written_to_the_callers_arrays_and_copies_are_counted():
+    x, y = (TensorSpec(name=name, dtype="float32", shape=("N", size)) for name, size in (("x", 4), ("y", 1)))
+    graph = _Graph(onnx.ModelProto(), (x,), (y,), ("x",), True, "the model")
+    executable = RknnExecutable(OneRow(), graph, Placement("rk3588", {DeviceKind.NPU: 1.0}))
+    feeds, outputs = {"x": np.arange(12, dtype="f4").reshape(3, 4)}, {"y": np.full((3, 1), 77, "f4")}
+    assert executable.run(feeds, outputs)["y"] is outputs["y"]
+    assert outputs["y"].tolist() == executable.run(feeds)["y"].tolist() == [[6], [22], [38]]
+    assert executable.copied_bytes == 2 * (feeds["x"].nbytes + outputs["y"].nbytes)
+    with pytest.raises(EngineError, match=r"rknn makes output 'y' of shape \(3, 1\): the array given .* \(2, 1\)"):
+        executable.run(feeds, {"y": np.empty((2, 1), "f4")})
 
 
 @needs_toolkit

@@ -171,16 +171,17 @@ def read_reproducer(folder: str | Path) -> Reproducer:
 
 def _placed(content: Path, folder: Path, name: str) -> Path | None:
     """Move a finished folder to the next number that is free: renaming never replaces a folder that has files."""
-    while True:
-        taken = _numbers(folder, name)
-        if len(taken) >= LIMIT:
-            return None
-        target = folder / f"{name}-{max(taken, default=0) + 1:04}"
+    first = max(_numbers(folder, name), default=0) + 1
+    for number in range(first, first + LIMIT):
+        if len(_numbers(folder, name)) >= LIMIT:
+            break
+        target = folder / f"{name}-{number:04}"
         try:
             return content.rename(target)
         except OSError:
             if not target.exists():  # else another process was faster
                 raise
+    return None
 
 
 def _numbers(folder: Path, name: str) -> list[int]:

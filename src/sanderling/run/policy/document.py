@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import inspect
 import json
+import re
 import reprlib
 from collections.abc import Iterable
 from pathlib import Path
@@ -147,9 +148,9 @@ class Recovery(_Section):
     """How a device that was slow or failed is tried again.
 
     Attributes:
-        slow_batches: in a row over the latency threshold before the device is left.
+        slow_batches: batches in a row over the latency threshold before the device is left.
         hold_off: milliseconds before it is tried again; doubled each time that it fails again.
-        longest_hold_off: milliseconds at most.
+        longest_hold_off: milliseconds that this is doubled to at most.
         hang_timeout: milliseconds after which a call counts as hung.
         loading: ``lazy`` loads a fallback when it is needed, ``hot`` loads all of them at once.
     """
@@ -171,7 +172,7 @@ class BatchTuning(_Section):
     """How many rows of several callers run in one call.
 
     Attributes:
-        min_batch_size: the steering never goes below; a request that is alone runs alone.
+        min_batch_size: rows that the steering never goes below; a request that is alone runs alone.
         max_batch_size: most rows of one call.
         latency_target: milliseconds that one call may take.
         profiles: the only sizes that a call may have, filled up with zeros; any size by default.
@@ -238,7 +239,7 @@ class Guard(_Section):
         shadow_tolerance: largest relative error of such a comparison; the package's own by default.
         on_trip: ``retry-fp32``, ``last-good`` (marked stale), or ``raise``.
         breaker_trips: trips within ``breaker_window`` that move the session to FP32.
-        breaker_window: milliseconds.
+        breaker_window: milliseconds for which a trip counts.
         reproducers: folder for input, variant, engine and versions of a trip; none are written by default.
     """
 
@@ -286,7 +287,7 @@ class Policy(_Section):
         precision_ladder: precisions that a device runs, the preferred one first; the next one is taken where a
             device is too slow. The chosen variant alone by default.
         max_model_cache: models that a pool keeps loaded.
-        max_model_bytes: that they may hold together; no limit by default.
+        max_model_bytes: bytes that these may hold together; no limit by default.
         tensor_pool_size: buffers of each kind that are kept for batches.
         sensor_interval: milliseconds from one reading of the sensors to the next.
         isolation: ``thread`` runs engines in this process, ``process`` in one of their own.
@@ -397,7 +398,7 @@ def parse_policy(text: str, name: str = "policy") -> Policy:
 def policy_schema() -> dict[str, Any]:
     """The JSON Schema of policy files."""
     schema = Policy.model_json_schema(by_alias=True)
-    sections = {section.__name__: section for section in (Policy, *_Section.__subclasses__())}
+    sections: dict[str, type[BaseModel]] = {each.__name__: each for each in _Section.__subclasses__()}
     for name, part in ({"Policy": schema} | schema["$defs"]).items():
         for key, meaning in meanings(sections[name]).items():
             part["properties"][key]["description"] = meaning
@@ -427,7 +428,10 @@ def meanings(section: type[BaseModel]) -> dict[str, str]:
             found[last] = words
         else:
             found[last] += " " + line.strip()
-    return {key: words.replace("``", "`") for key, words in found.items()}
+    named = re.compile("`([a-z]+(_[a-z]+)+)`")
+    return {
+        key: named.sub(lambda name: f"`{to_camel(name[1])}`", words.replace("``", "`")) for key, words in found.items()
+    }
 
 
 def _concerns(name: str, device: str) -> bool:

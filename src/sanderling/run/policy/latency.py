@@ -43,7 +43,7 @@ def from_density(macs: float, weight_bytes: float, row_bytes: float, *, row_ms: 
     """
     compute, once, each = macs / _RIDGE_MACS_PER_BYTE, weight_bytes, row_bytes
     share = {rows: max(compute * rows, once + each * rows) for rows in (1, 2, 4, 8)}
-    return from_table({rows: row_ms * cost / max(share[1], 1e-9) for rows, cost in share.items()})
+    return from_table({rows: row_ms * (cost / share[1] if share[1] else 1.0) for rows, cost in share.items()})
 
 
 def observe(model: LatencyModel, rows: int, latency_ms: float) -> LatencyModel:

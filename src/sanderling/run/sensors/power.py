@@ -85,7 +85,8 @@ class EnergyMeter:
     ) -> None:
         self._clock = clock
         self._counters, self._gauges, self.reason = _measurable(root, cards)
-        self.sources = tuple(entry.name for entry in (*self._counters, *self._gauges))
+        counted, gauged = (entry.name for entry in self._counters), (entry.name for entry in self._gauges)
+        self.sources = (*counted, *gauged)
         self._energy_j, self._watts = 0.0, 0.0
         self._time_s = clock()
         if not self.reason:
@@ -173,7 +174,8 @@ def _chips(folder: Path) -> tuple[list[_Counter], list[_Gauge]]:
     apart = [(name, chip) for name, chip in named if not name.startswith(_PARTS)]
     measuring = [(name, chip) for name, chip in apart if _energy(chip) or _power(chip)]
     whole = [entry for entry in measuring if entry[0] in _WHOLE_MACHINE]
-    counters, gauges = [], []
+    counters: list[_Counter] = []
+    gauges: list[_Gauge] = []
     for name, chip in whole[:1] or measuring:
         energy, power = _energy(chip), _power(chip)
         if energy:
@@ -191,8 +193,14 @@ def _energy(chip: Path) -> list[Path]:
 
 
 def _power(chip: Path) -> Path | None:
-    files = numbered(chip, "power*_average") + numbered(chip, "power*_input")
+    """The first power of a chip: the mean where it tells that, else the present value."""
+    files = sorted(numbered(chip, "power*_average") + numbered(chip, "power*_input"), key=_place)
     return next((file for file in files if _whole_number(file) is not None), None)
+
+
+def _place(file: Path) -> tuple[int, str]:
+    sensor = file.name.partition("_")[0]
+    return len(sensor), sensor
 
 
 def _label(file: Path) -> str:

@@ -190,6 +190,11 @@ def test_other_rows_do_not_hide_one_that_is_off(tmp_path):
     assert kinds(checks, np.concatenate([GOLDEN[0]] * 63 + [GOLDEN[0] + 8])) == ["distribution"]
 
 
+def test_huge_values_that_cancel_have_their_mean(tmp_path):
+    checks = checks_of(tmp_path, Guard(distribution=3), y=GOLDEN * np.float32(1e38))
+    assert kinds(checks, np.array([[3e38, 3e38, -3e38, -3e38]], np.float32)) == [None]
+
+
 @pytest.mark.parametrize("value", [np.nan, np.inf, 3e38])
 def test_row_without_a_usable_mean_is_far_off(tmp_path, value):
     checks = checks_of(tmp_path, Guard(check_finite=False, distribution=3))

@@ -82,6 +82,7 @@ def test_rows_without_values_are_no_fault():
     assert reason(extremes((0, 6, 30)), empty) is None
     assert reason(empty, empty) is None
     assert reason(empty, extremes()) is None
+    assert reason(empty, extremes((0, 6, 30))) is None
     assert inner_fault({}, {"t": empty}, check_finite=True) is None
 
 

@@ -168,6 +168,17 @@ def test_first_sensor_of_a_chip_counts_and_its_mean_before_its_present_value(tmp
     assert (meter.read().power_w, meter.sources) == (5.0, ("amdgpu PPT",))
 
 
+def test_first_sensor_counts_even_where_only_a_later_one_tells_its_mean(tmp_path, clock):
+    put(
+        tmp_path,
+        hwmon__hwmon0__name="pmbus",
+        hwmon__hwmon0__power1_input="9000000",
+        hwmon__hwmon0__power10_average="3000000",
+        hwmon__hwmon0__power2_average="5000000",
+    )
+    assert EnergyMeter(tmp_path, clock=clock).read().power_w == 9.0
+
+
 def test_energy_counter_of_a_chip_counts_before_its_power(tmp_path, clock):
     put(
         tmp_path,

@@ -1,0 +1,243 @@
+"""What a failed check leads to: FP32 instead, the last good result, or an error; and at last the circuit breaker."""
+
+from __future__ import annotations
+
+import itertools
+import queue
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from sanderling.core.errors import GuardError, OutputError, SanderlingError
+from sanderling.core.machine import describe_machine
+from sanderling.core.progress import Event
+from sanderling.core.tensor import Array, Feeds
+from sanderling.model.package import Package
+from sanderling.run.guard.checks import Checks
+from sanderling.run.guard.fault import Fault
+from sanderling.run.guard.inner import rows_of, split
+from sanderling.run.guard.reproducer import write_reproducer
+from sanderling.run.guard.shadow import ShadowSampler, Tolerance, disagreement
+from sanderling.run.lanes import SAFE_VARIANT, Lane
+from sanderling.run.policy.breaker import BreakerState, after_trip
+from sanderling.run.policy.document import Policy
+from sanderling.run.policy.rules import breaker_rules
+from sanderling.run.results import Outputs
+
+_SHADOWS = 16  # that may wait to be compared
+
+
+class GuardResponse:
+    """Checks the results of one package, and acts by the policy. Usable from several threads.
+
+    Args:
+        package: that runs.
+        policy: with what is checked.
+        lanes: ways of running; the first with FP32 is the safe one.
+        tell: told about every trip.
+        take_safe: called with the safe lane's index when the breaker opens.
+
+    Attributes:
+        counts: trips, retries, stale results, shadow runs and those that were left out because too many waited.
+    """
+
+    def __init__(
+        self,
+        package: Package,
+        policy: Policy,
+        lanes: Sequence[Lane],
+        *,
+        tell: Callable[[Event], None],
+        take_safe: Callable[[int], None],
+    ) -> None:
+        self.counts: Counter[str] = Counter()
+        self._package = package
+        self._policy = policy
+        self._checks = Checks.of(policy.guard, package, package.manifest.outputs)
+        self._safe = next((index for index, lane in enumerate(lanes) if lane.variant.id == SAFE_VARIANT), None)
+        self._lanes = lanes
+        self._tell, self._take_safe = tell, take_safe
+        self._rules = breaker_rules(policy)
+        self._breaker = BreakerState()
+        self._last_good: dict[str, Array] | None = None
+        self._lock = threading.Lock()
+        self._sampler = ShadowSampler(policy.guard.shadow_share)
+        self._numbers = itertools.count()
+        self._shadows: queue.Queue[tuple[Lane, Feeds, dict[str, Array]] | None] = queue.Queue(_SHADOWS)
+        self._shadow_thread: threading.Thread | None = None
+        for note in self._checks.notes:
+            tell(note)
+
+    def learn(self, lane: Lane) -> None:
+        """Take the limits of watched tensors from the golden inputs."""
+        if self._policy.guard.inner_tensors:
+            golden = self._package.golden()
+            self._checks.learn([split(lane.run(golden.call(index)))[1] for index in range(len(golden))])
+
+    def checked(
+        self,
+        lane: Lane,
+        arrays: Mapping[str, Array],
+        feeds: Sequence[Feeds],
+        parts: Callable[[dict[str, Array]], list[dict[str, Array]]],
+        counts: Sequence[int],
+        rows: int,
+    ) -> list[Outputs | SanderlingError]:
+        """Check a call's results, and give each request what the policy says.
+
+        Args:
+            lane: that ran.
+            arrays: its results, with those of watched tensors.
+            feeds: of each request.
+            parts: splits results into those of each request.
+            counts: rows of each request.
+            rows: of the call.
+        """
+        own, inner = split(arrays) if self._policy.guard.inner_tensors else (dict(arrays), {})
+        each = parts(own)
+        fault = self._checks.fault(own, rows_of(inner, 0, sum(counts), batch=rows))
+        results: list[Outputs | SanderlingError] = []
+        first = 0
+        for given, result, count in zip(feeds, each, counts, strict=True):
+            if fault is not None:
+                fault_here = self._checks.fault(result, rows_of(inner, first, count, batch=rows))
+                first += count
+                if fault_here is not None:
+                    results.append(self._tripped(lane, given, result, fault_here, rows))
+                    continue
+            results.append(Outputs(result, lane=lane.name, variant=lane.variant.id, batch_rows=rows))
+            self._keep(lane, given, result)
+        return results
+
+    def close(self) -> None:
+        """End the shadow runs; those that wait are given up."""
+        thread = self._shadow_thread
+        if thread is None:
+            return
+        while True:
+            try:
+                self._shadows.get_nowait()
+            except queue.Empty:
+                break
+        self._shadows.put(None)
+        thread.join(timeout=1.0)
+
+    def _tripped(
+        self, lane: Lane, feeds: Feeds, result: dict[str, Array], fault: Fault, rows: int
+    ) -> Outputs | SanderlingError:
+        """What a request gets whose result failed a check."""
+        action = self._note(lane, feeds, result, fault)
+        told = str(fault)
+        if action == "retry-fp32":
+            if self._safe is None:
+                return GuardError(f"a result failed its check ({told}), and there is no FP32 variant to run instead")
+            return self._retried(feeds, told)
+        with self._lock:
+            last = self._last_good
+        if action == "last-good" and last is not None:
+            self.counts["stale"] += 1
+            copy = {name: array.copy() for name, array in last.items()}
+            return Outputs(copy, lane=lane.name, variant=lane.variant.id, batch_rows=rows, stale=True, tripped=told)
+        return GuardError(f"a result of '{self._package.manifest.name}' failed its check: {told}")
+
+    def _retried(self, feeds: Feeds, told: str) -> Outputs | SanderlingError:
+        assert self._safe is not None
+        safe = self._lanes[self._safe]
+        self.counts["retries"] += 1
+        try:
+            result = split(safe.run(feeds))[0]
+        except SanderlingError as error:
+            return GuardError(f"a result failed its check ({told}), and FP32 failed as well: {error}")
+        again = self._checks.fault(result)
+        if again is not None:
+            return GuardError(f"a result failed its check ({told}), and FP32's does so, too: {again}")
+        return Outputs(result, lane=safe.name, variant=safe.variant.id, tripped=told)
+
+    def _note(self, lane: Lane, feeds: Feeds, result: Mapping[str, Array], fault: Fault) -> str:
+        """Count a trip, tell it, keep a reproducer, and open the breaker where it is due; returns what to do."""
+        is_safe = lane.variant.id == SAFE_VARIANT
+        with self._lock:
+            self.counts["trips"] += 1
+            self._breaker, action, opens = after_trip(
+                self._rules,
+                self._breaker,
+                now_ms=time.monotonic() * 1e3,
+                has_last_good=self._last_good is not None,
+                is_safe=is_safe,
+            )
+        kept = self._reproducer(lane, feeds, result, fault)
+        self._tell(Event(kind="guard-tripped", subject=lane.name, reason=f"{fault}; {action}{kept}"))
+        if opens and self._safe is not None:
+            reason = f"{self._rules.trips} trips within {self._rules.window_ms / 1e3:g} s"
+            self._tell(Event(kind="breaker-opened", subject=self._lanes[self._safe].name, reason=reason))
+            self._take_safe(self._safe)
+        return action
+
+    def _reproducer(self, lane: Lane, feeds: Feeds, result: Mapping[str, Array], fault: Fault) -> str:
+        folder = self._policy.guard.reproducers
+        if folder is None:
+            return ""
+        try:
+            path = write_reproducer(
+                Path(folder),
+                package=self._package,
+                variant=lane.variant,
+                engine=lane.plan.place.engine,
+                device=lane.plan.device,
+                versions=describe_machine().versions,
+                fault=fault,
+                feeds=feeds,
+                outputs=result,
+            )
+        except OutputError as error:
+            return f"; no reproducer: {error}"
+        return f"; kept in {path}" if path is not None else ""
+
+    def _keep(self, lane: Lane, feeds: Feeds, result: dict[str, Array]) -> None:
+        """Keep a good result where the policy may need it, and let some run again in FP32."""
+        if self._policy.guard.on_trip == "last-good":
+            copy = {name: array.copy() for name, array in result.items()}
+            with self._lock:
+                self._last_good = copy
+        if not self._sampler.share or self._safe is None or lane.variant.id == SAFE_VARIANT:
+            return
+        if not self._sampler.takes(next(self._numbers)):
+            return
+        taken = lane, {name: array.copy() for name, array in feeds.items()}, {n: a.copy() for n, a in result.items()}
+        try:
+            self._shadows.put_nowait(taken)
+        except queue.Full:
+            self.counts["shadows left out"] += 1
+            return
+        with self._lock:
+            if self._shadow_thread is None:
+                self._shadow_thread = threading.Thread(target=self._compare, name="sanderling-shadow", daemon=True)
+                self._shadow_thread.start()
+
+    def _compare(self) -> None:
+        """Run what was sampled in FP32, and trip where it disagrees."""
+        assert self._safe is not None
+        tolerances: dict[str, Tolerance] = {}
+        while (taken := self._shadows.get()) is not None:
+            lane, feeds, result = taken
+            tolerance = tolerances.get(lane.variant.id)
+            try:
+                if tolerance is None:
+                    tolerance = Tolerance.of(self._package, lane.variant, self._policy.guard.shadow_tolerance)
+                    tolerances[lane.variant.id] = tolerance
+                reference = split(self._lanes[self._safe].run(feeds))[0]
+            except SanderlingError as error:
+                self._tell(Event(kind="shadow-failed", subject=lane.name, reason=str(error)))
+                continue
+            self.counts["shadows"] += 1
+            fault = disagreement(result, reference, tolerance)
+            if fault is not None:
+                self._note(lane, feeds, result, fault)
+
+
+def guards(policy: Policy) -> bool:
+    """Whether a policy has anything checked."""
+    guard = policy.guard
+    return bool(guard.check_finite or guard.ranges or guard.distribution or guard.inner_tensors or guard.shadow_share)
