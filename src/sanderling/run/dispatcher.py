@@ -21,6 +21,7 @@ from sanderling.run.policy.scheduling import (
     capped_for_ms,
     is_late,
     may_leave,
+    spills,
     urgency,
     utilization_after,
 )
@@ -475,7 +476,7 @@ class Dispatcher:
             if not model.latencies[lane].sizes or placement.blocked(model.state.lanes[lane], now_ms):
                 continue
             other_finish_ms = now_ms + predict_ms(model.latencies[lane], call_rows(model.batching, request.rows))
-            if other_finish_ms < own_finish_ms and other_finish_ms <= request.deadline_ms:
+            if spills(own_finish_ms=own_finish_ms, other_finish_ms=other_finish_ms, deadline_ms=request.deadline_ms):
                 return lane
         return None
 
@@ -514,6 +515,7 @@ class Dispatcher:
             deadline_ms=head.deadline_ms,
             others_wait=self.waiting > model.waiting,
         )
+        limit_ms = min(limit_ms, model.lanes[lane].slow_ms)  # a batch must not count as slow for its size
         waiting = model.waiting_rows if not head.failures else 1
         most = batch_rows(model.batching, latency, waiting, limit_ms=limit_ms) if waiting > 1 else 1
         taken: list[Request] = []

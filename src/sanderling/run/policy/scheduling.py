@@ -63,6 +63,11 @@ def may_leave(rules: SchedulingRules, *, own_finish_ms: float, deadline_ms: floa
     return rules.spill == "balanced" and utilization > rules.utilization_cap
 
 
+def spills(*, own_finish_ms: float, other_finish_ms: float, deadline_ms: float) -> bool:
+    """Whether a request that may leave its own device runs on this other one: it ends sooner there, and in time."""
+    return other_finish_ms < own_finish_ms and other_finish_ms <= deadline_ms
+
+
 def utilization_after(utilization: float, *, idle_ms: float, busy_ms: float) -> float:
     """Share of a device's recent time that it was busy, after it was idle and then busy for so long.
 
