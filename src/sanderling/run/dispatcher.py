@@ -20,8 +20,8 @@ from sanderling.run.policy.scheduling import (
     call_limit_ms,
     capped_for_ms,
     is_late,
+    may_leave,
     spills,
-    stays,
     urgency,
     utilization_after,
 )
@@ -308,8 +308,8 @@ class Dispatcher:
         """
         model = self._model_of(dispatch)
         self._release(dispatch, now_ms)
-        if model is None or not learn:
-            return
+        if model is None or not learn or dispatch.call_rows > model.batching.max_rows:
+            return  # a request that is larger than any batch says nothing of batches
         latency_ms = now_ms - dispatch.started_ms
         lane = dispatch.lane
         model.heard_ms = now_ms
@@ -475,21 +475,19 @@ class Dispatcher:
             return 0.0
         own_finish_ms = max(busy.free_ms, now_ms) + self._backlog_ms(busy)
         late_ms = model.latest_deadline_ms if request.deadline_ms != NEVER else NEVER
-        return 0.0 if stays(self.rules, own_finish_ms=own_finish_ms, deadline_ms=late_ms) else own_finish_ms
+        leaves = may_leave(self.rules, own_finish_ms=own_finish_ms, deadline_ms=late_ms, utilization=busy.utilization)
+        return own_finish_ms if leaves else 0.0
 
     def _spill_lane(
         self, device: _Device, model: _Model, request: Request, own_finish_ms: float, now_ms: float
     ) -> int | None:
-        late_ms = model.latest_deadline_ms if request.deadline_ms != NEVER else NEVER
         for lane, rule in enumerate(model.lanes):
             if rule.device != device.name or not self._fits(device, model.costs[lane]):
                 continue
             if not model.latencies[lane].sizes or placement.blocked(model.state.lanes[lane], now_ms):
                 continue
             other_finish_ms = now_ms + predict_ms(model.latencies[lane], call_rows(model.batching, request.rows))
-            if other_finish_ms <= request.deadline_ms and spills(
-                self.rules, own_finish_ms=own_finish_ms, other_finish_ms=other_finish_ms, deadline_ms=late_ms
-            ):
+            if spills(own_finish_ms=own_finish_ms, other_finish_ms=other_finish_ms, deadline_ms=request.deadline_ms):
                 return lane
         return None
 
@@ -528,6 +526,7 @@ class Dispatcher:
             deadline_ms=head.deadline_ms,
             others_wait=self.waiting > model.waiting,
         )
+        limit_ms = min(limit_ms, model.lanes[lane].slow_ms)  # a batch must not count as slow for its size
         waiting = model.waiting_rows if not head.failures else 1
         most = batch_rows(model.batching, latency, waiting, limit_ms=limit_ms) if waiting > 1 else 1
         taken: list[Request] = []

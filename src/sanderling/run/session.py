@@ -9,11 +9,12 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
 from types import TracebackType
+from typing import Protocol
 
 from sanderling.core.errors import EngineError, OptionError, QueueFullError, SanderlingError, TensorError
 from sanderling.core.machine import usable_cores
@@ -27,7 +28,7 @@ from sanderling.run.batches import Rows, TensorPool
 from sanderling.run.conditions import Conditions, limits_heat
 from sanderling.run.emulation.engine import EmulatedDevices
 from sanderling.run.engines.base import DeviceKind, Placement
-from sanderling.run.guard.response import GuardResponse, guards
+from sanderling.run.guard.response import GuardResponse
 from sanderling.run.lanes import Lane, LanePlan, matches, plan_lane, rank_lanes
 from sanderling.run.placing import Requirement, check_placement, choose_place, parse_requirement
 from sanderling.run.policy import NEVER
@@ -50,13 +51,26 @@ _FULL_RETRY_S = 0.032
 PLAIN = Policy(batch_tuning=BatchTuning(max_batch_size=1), guard=Guard(check_finite=False))
 
 
+class Shared(Protocol):
+    """What the sessions of a pool have in common."""
+
+    runtime: Runtime
+    conditions: Conditions
+
+    def make_room(self, name: str, size_bytes: int) -> None:
+        """A model is about to hold as many bytes."""
+
+    def closed(self, session: Session) -> None:
+        """A session was closed."""
+
+
 class Session:
     """Runs a package. Close it, or use it in a ``with`` block.
 
     Attributes:
         package: that was opened.
         policy: that it follows.
-        conditions: what the sensors say, where the policy limits heat or sensors were given; of the pool in a pool.
+        conditions: what the sensors say, where the policy limits heat or sensors were given; the pool's in a pool.
         opened_at: file and line of the program that opened it.
         number: of sessions that this process opened before.
     """
@@ -69,8 +83,8 @@ class Session:
         events: Sequence[Event] = (),
         *,
         requirement: Requirement | None = None,
-        runtime: Runtime | None = None,
         sensors: Sensors | None = None,
+        shared: Shared | None = None,
         name: str = "",
     ) -> None:
         self.package = package
@@ -80,8 +94,9 @@ class Session:
         rows = Rows(self.inputs, self.outputs, profiles=policy.batch_tuning.profiles)
         self._accepted = rows.accepted
         self._adding = threading.Lock()
-        self._own_runtime = runtime is None
-        self._runtime = runtime or new_runtime(policy)
+        self._shared = shared
+        self._runtime = shared.runtime if shared is not None else new_runtime(policy)
+        self._closed = False
         lanes = [self._lane(plan) for plan in plans]
         self._served = ServedPackage(
             name or package.manifest.name, package, lanes, rows, TensorPool(policy.tensor_pool_size)
@@ -92,7 +107,7 @@ class Session:
             first = self._load_first(hot=policy.recovery.loading == "hot")
             if requirement is not None:
                 check_placement(lanes[first].load().placement, requirement)
-            if guards(policy):
+            if policy.guard.checks_anything:
                 self._served.guard = self._guard(lanes[first])
             self._runtime.add(
                 self._served,
@@ -106,7 +121,7 @@ class Session:
         except BaseException:
             self._close_lanes()
             raise
-        self.conditions = self._conditions(sensors) if self._own_runtime else None
+        self.conditions = shared.conditions if shared is not None else self._conditions(sensors)
         _OPEN.add(self)
 
     @property
@@ -262,6 +277,8 @@ class Session:
         Raises:
             OptionError: there is no such way of running here; the message says which there are.
         """
+        if self._served.guard is not None:
+            self._served.guard.reset()
         if device is None and precision is None:
             self._runtime.switch(self._served.name, -1, "the policy chooses again")
             return self._active.name
@@ -287,7 +304,7 @@ class Session:
             waiting=self._runtime.queued(self._served.name),
             latency_ms=percentiles(latencies) if latencies else None,
             copied_bytes=self.copied_bytes,
-            guard=dict(guard.counts) if guard is not None else {},
+            guard=guard.counts if guard is not None else {},
             energy_j_per_inference=energy_j,
         )
 
@@ -325,25 +342,26 @@ class Session:
         released = [lane.release() for lane in self._served.lanes]
         return any(released)
 
-    def before_load(self, call: Callable[[], None]) -> None:
-        """Call this before a way of running is loaded for a request."""
-        self._served.before_load = call
-
     def close(self, *, drain_s: float = DRAIN_S) -> None:
         """Let what waits and runs end within ``drain_s``, and give back what the session holds.
 
         A second call does nothing.
         """
-        if self._runtime.is_forked:
+        if self._closed or self._runtime.is_forked:
             return
+        if self._served.guard is not None:
+            self._served.guard.close()
         self._runtime.remove(
             self._served.name, reason="the session was closed before this request ran", drain_s=drain_s
         )
-        if self.conditions is not None:
-            self.conditions.close()
-        if self._own_runtime:
+        if self._shared is not None:
+            self._shared.closed(self)
+        else:
+            if self.conditions is not None:
+                self.conditions.close()
             self._runtime.close()
         self._close_lanes()
+        self._closed = True
         _OPEN.discard(self)
 
     @property
@@ -387,19 +405,26 @@ class Session:
         raise OptionError(f"no way of running {wanted} here: available are {', '.join(self.lanes)}")
 
     def _lane(self, plan: LanePlan) -> Lane:
+        isolated = self.policy.isolation == "process"
         return Lane(
             self.package,
             plan,
-            isolated=self.policy.isolation == "process",
+            isolated=isolated,
             timeout_s=self.policy.recovery.hang_timeout / 1e3,
             watched=self.policy.guard.inner_tensors,
+            before_load=self._make_room if self._shared is not None else None,
         )
+
+    def _make_room(self, lane: Lane) -> None:
+        assert self._shared is not None
+        self._shared.make_room(self._served.name, self.size_bytes + lane.plan.size_bytes)
 
     def _guard(self, first: Lane) -> GuardResponse:
         guard = GuardResponse(
             self.package,
             self.policy,
             self._served.lanes,
+            run_again=self._served.run_again,
             tell=partial(self._runtime.tell, model=self._served.name),
             take_safe=lambda lane: self._runtime.switch(self._served.name, lane, "the breaker has opened"),
         )
@@ -447,8 +472,6 @@ class Session:
         return first
 
     def _close_lanes(self) -> None:
-        if self._served.guard is not None:
-            self._served.guard.close()
         for lane in self._served.lanes:
             lane.close()
 
