@@ -85,7 +85,8 @@ class Script:
         load_ms: that loading takes.
         gone: the device has vanished: loads and calls raise.
         release: lets calls go on that hang.
-        rows: of every call that was made.
+        calls: that were made.
+        rows: of every call, unless it does not ``remember``, as in a soak.
         seen: is given the first input of every call that ended well.
         loads: that were made.
         closed: executables that were closed.
@@ -101,10 +102,13 @@ class Script:
     load_ms: float = 0.0
     gone: bool = False
     release: threading.Event = field(default_factory=threading.Event)
+    calls: int = 0
+    remember: bool = True
     rows: list[int] = field(default_factory=list)
     seen: Callable[[Array], None] | None = None
     loads: int = 0
     closed: int = 0
+    counting: threading.Lock = field(default_factory=threading.Lock)
 
     def to_header(self) -> dict[str, Any]:
         """What a worker can be told of it."""
@@ -180,8 +184,11 @@ class ScriptedExecutable:
         if inner is None:
             raise EngineError("scripted: the graph is closed; load the package again")
         first = feeds[self.inputs[0].name]
-        script.rows.append(len(first))
-        number = len(script.rows)
+        with script.counting:
+            script.calls += 1
+            number = script.calls
+        if script.remember:
+            script.rows.append(len(first))
         if script.crashes.applies(number, first):
             assert os.environ.get(IN_WORKER), "a crash belongs into a worker"
             os.kill(os.getpid(), signal.SIGSEGV)

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.runtime.ledger import CANCELLED, Ledger
+from benchmarks.runtime.ledger import CANCELLED, Account
 from sanderling.core.errors import SanderlingError, TensorError
 from sanderling.core.tensor import Feeds
 from sanderling.run.results import Outputs
@@ -49,8 +49,8 @@ class Load:
 class Callers:
     """Threads that call whatever session there is, until they are stopped."""
 
-    def __init__(self, session: Callable[[], Session], ledger: Ledger, load: Load) -> None:
-        self._session, self._ledger, self._load = session, ledger, load
+    def __init__(self, session: Callable[[], Session], account: Account, load: Load) -> None:
+        self._session, self._account, self._load = session, account, load
         self._stop = threading.Event()
         kinds = (self._run, self._submit, self._await)
         self._threads = [
@@ -75,7 +75,7 @@ class Callers:
                 outcome: Outputs | BaseException = self._session().run(feeds, **options)
             except SanderlingError as error:
                 outcome = error
-            self._ledger.told(number, outcome)
+            self._account.told(number, outcome)
 
     def _submit(self, place: int) -> None:
         chance = random.Random(place)
@@ -90,7 +90,7 @@ class Callers:
             try:
                 future = session.submit(feeds, **options)
             except SanderlingError as error:
-                self._ledger.told(number, error)
+                self._account.told(number, error)
                 continue
             future.add_done_callback(partial(self._told, number, stream))
             flying.append(future)
@@ -98,7 +98,7 @@ class Callers:
                 chance.choice(flying).cancel()
 
     def _told(self, number: int, stream: Hashable, future: Future[Outputs]) -> None:
-        self._ledger.told(number, _outcome(future), stream=stream)
+        self._account.told(number, _outcome(future), stream=stream)
 
     def _await(self, place: int) -> None:
         asyncio.run(self._awaiting(place))
@@ -123,14 +123,14 @@ class Callers:
             outcome = error
         except asyncio.CancelledError:
             outcome = CANCELLED
-        self._ledger.told(number, outcome)
+        self._account.told(number, outcome)
 
     def _request(self, chance: random.Random) -> tuple[int, Feeds, dict[str, Any]]:
         """A request; before some, one that must be refused."""
         if chance.random() < self._load.malformed:
             self._malformed(chance)
         rows = chance.choice(_ROWS)
-        number = self._ledger.issue(rows)
+        number = self._account.issue(rows)
         feeds = numbered(number, rows)
         if self._load.odd:
             feeds = {name: _odd(array, chance) for name, array in feeds.items()}
@@ -150,12 +150,12 @@ class Callers:
                 numbered(0, 0),
             )
         )
-        number = self._ledger.issue(1)
+        number = self._account.issue(1)
         try:
             outcome: Outputs | BaseException = self._session().run(bad)
         except TensorError as error:
             outcome = error
-        self._ledger.told(number, outcome)
+        self._account.told(number, outcome)
 
 
 def _settled(future: Future[Outputs]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Hashable
+from typing import Protocol
 
 from sanderling.core.errors import SanderlingError
 from sanderling.core.tensor import Array
@@ -13,6 +14,48 @@ from tests.requests import belongs_to, number_in, numbers_in
 
 FAULTS = ("lost", "duplicated", "misrouted", "wrong")
 CANCELLED = "cancelled"
+
+
+class Account(Protocol):
+    """Where callers get their numbers from, and tell what they were told."""
+
+    def issue(self, rows: int) -> int:
+        """A number for a request."""
+
+    def told(self, number: int, outcome: Outputs | BaseException | str, *, stream: Hashable = None) -> None:
+        """A caller got a result, an error, or its own cancellation."""
+
+
+class Tally:
+    """Checks every result, and remembers only requests that were told nothing yet, for as many as there may be."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter()
+        self.issued = 0
+        self._open: dict[int, int] = {}
+        self._lock = threading.Lock()
+
+    def issue(self, rows: int) -> int:
+        """A number for a request."""
+        with self._lock:
+            self.issued += 1
+            self._open[self.issued] = rows
+            return self.issued
+
+    def told(self, number: int, outcome: Outputs | BaseException | str, *, stream: Hashable = None) -> None:  # noqa: ARG002
+        """A caller got a result, an error, or its own cancellation."""
+        with self._lock:
+            rows = self._open.pop(number, None)
+            if rows is None:
+                self.counts["told twice"] += 1
+            elif isinstance(outcome, Outputs):
+                self.counts["completed" if belongs_to(outcome, number, rows) else "wrong"] += 1
+            else:
+                self.counts[outcome if isinstance(outcome, str) else f"refused: {type(outcome).__name__}"] += 1
+
+    def faults(self) -> int:
+        """Results that were wrong or told twice, and requests that were told nothing."""
+        return self.counts["wrong"] + self.counts["told twice"] + len(self._open)
 
 
 class Ledger:

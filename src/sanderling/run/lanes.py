@@ -177,7 +177,7 @@ class Lane:
             if self._before_load is not None:
                 self._before_load(self)
             with self._loading:
-                if self.loaded:
+                if self.loaded or self._closed:
                     continue
                 made = self._load()
                 with self._lock:
@@ -186,6 +186,8 @@ class Lane:
                         self._executable = made
                         continue
             made.close()
+            if self._worker is not None:
+                self._worker.close()
         return executable
 
     def _if_loaded(self, calls: int) -> Executable | None:
