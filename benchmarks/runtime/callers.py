@@ -39,7 +39,7 @@ class Load:
         threads: of each of the three kinds of callers.
     """
 
-    deadlines_ms: tuple[float | None, ...] = (None, None, 5_000.0)
+    deadlines_ms: tuple[float | None, ...] = (None, None, 60_000.0)
     cancelled: float = 0.0
     malformed: float = 0.0
     odd: bool = False
