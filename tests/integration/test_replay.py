@@ -75,7 +75,7 @@ def test_bench_writes_a_table_that_replay_takes(sanderling_here, package, work):
     assert done.code == 0, done.stderr
     table = read_table(work / "table.json")
     (name,) = table.models
-    assert set(table.models[name]["cpu"].latency_ms) == ({1, 4} if not table.models[name]["cpu"].fixed else {1})
+    assert set(table.models[name]["cpu"].latency_ms) == {1, 4}
     assert done.answer["table"] == json.loads((work / "table.json").read_text())
     replayed = sanderling_here("replay", f"poisson:{name}@20/s", "--table", "table.json", "--minutes", "0.1", "--json")
     assert replayed.answer["policies"][0]["devices"]["cpu"]["requests"] > 50
