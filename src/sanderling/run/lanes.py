@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from sanderling.core.errors import EngineError, UnavailableError
@@ -17,7 +17,7 @@ from sanderling.run.devices import list_engines
 from sanderling.run.engines import engine
 from sanderling.run.engines.base import DeviceInfo, DeviceKind, Engine, Executable, Fidelity
 from sanderling.run.guard.inner import watched_model
-from sanderling.run.isolated import Worker
+from sanderling.run.isolated import RUN_TIMEOUT_S, NotBegun, Worker
 from sanderling.run.placing import Place, choose_place, default_options, follow_entry, plan_entries
 from sanderling.run.policy.document import Policy
 
@@ -65,21 +65,33 @@ class Lane:
         package: whose variant it runs.
         plan: how.
         isolated: run the engine in a process of its own.
+        timeout_s: after which a process that gives no answer is ended.
         watched: tensors inside the graph whose extremes its results hold as well.
+        before_load: called with the lane before it is loaded, while it holds no lock.
 
     Raises:
         OptionError: the graph has no such tensors.
     """
 
     def __init__(
-        self, package: Package, plan: LanePlan, *, isolated: bool = False, watched: Sequence[str] = ()
+        self,
+        package: Package,
+        plan: LanePlan,
+        *,
+        isolated: bool = False,
+        timeout_s: float = RUN_TIMEOUT_S,
+        watched: Sequence[str] = (),
+        before_load: Callable[[Lane], None] | None = None,
     ) -> None:
         self.plan = plan
+        self._before_load = before_load
+        self._copied_before = 0
         self.is_watched = bool(watched)
         variant = plan.place.variant
         self._file = watched_model(package, variant, watched) if watched else package.file(variant.file)
-        self._worker = Worker() if isolated else None
+        self._worker = Worker(run_timeout_s=timeout_s) if isolated and plan.provider is None else None
         self._executable: Executable | None = None
+        self._loading = threading.Lock()
         self._lock = threading.Lock()
         self._idle = threading.Condition(self._lock)
         self._calls = 0
@@ -96,14 +108,20 @@ class Lane:
         return self.plan.place.variant
 
     @property
+    def isolated(self) -> bool:
+        """Whether its engine runs in a process of its own."""
+        return self._worker is not None
+
+    @property
     def loaded(self) -> bool:
         """Whether a call need not wait for loading."""
-        return self._executable is not None and getattr(self._executable, "alive", True)
+        return _is_alive(self._executable)
 
     @property
     def copied_bytes(self) -> int:
-        """Bytes that were copied between callers' arrays and its engine since it was loaded."""
-        return self._executable.copied_bytes if self._executable is not None else 0
+        """Bytes that were copied between callers' arrays and its engine so far."""
+        executable = self._executable
+        return self._copied_before + (executable.copied_bytes if executable is not None else 0)
 
     def run(self, feeds: Feeds, outputs: Feeds | None = None) -> dict[str, Array]:
         """Execute once; loaded first if it is not, and again after its process ended.
@@ -112,9 +130,13 @@ class Lane:
             EngineError: loading or execution failed, or the lane is closed.
             ModelError: the engine does not take the graph.
         """
-        with self._lock:
-            executable = self._ready()
-            self._calls += 1
+        try:
+            return self._run_once(feeds, outputs)
+        except NotBegun:  # its process ended while this call waited for another one's
+            return self._run_once(feeds, outputs)
+
+    def _run_once(self, feeds: Feeds, outputs: Feeds | None) -> dict[str, Array]:
+        executable = self._ready(calls=1)
         try:
             return executable.run(feeds, outputs)
         finally:
@@ -129,8 +151,7 @@ class Lane:
             EngineError: loading failed, or the lane is closed.
             ModelError: the engine does not take the graph.
         """
-        with self._lock:
-            return self._ready()
+        return self._ready()
 
     def release(self) -> bool:
         """Give back what it holds until it is needed again; False where a call runs or nothing is held."""
@@ -150,26 +171,54 @@ class Lane:
             if self._idle.wait_for(lambda: not self._calls, timeout_s) or self._worker is not None:
                 self._end()
 
-    def _ready(self) -> Executable:
-        if self._closed:
-            raise EngineError("the session is closed; load the package again")
-        if self._executable is None or not self.loaded:
-            self._executable = self._load()
-        return self._executable
+    def _ready(self, *, calls: int = 0) -> Executable:
+        """What runs it, with so many more calls under way; loading, which may hang, holds up nothing but calls."""
+        while (executable := self._if_loaded(calls)) is None:
+            if self._before_load is not None:
+                self._before_load(self)
+            with self._loading:
+                if self.loaded:
+                    continue
+                made = self._load()
+                with self._lock:
+                    if not self._closed:
+                        self._forget()
+                        self._executable = made
+                        continue
+            made.close()
+        return executable
+
+    def _if_loaded(self, calls: int) -> Executable | None:
+        with self._lock:
+            if self._closed:
+                raise EngineError("the session is closed; load the package again")
+            if not _is_alive(self._executable):
+                return None
+            self._calls += calls
+            return self._executable
+
+    def _forget(self) -> Executable | None:
+        """Drop what ran it, and keep its count of copies."""
+        self._copied_before, executable, self._executable = self.copied_bytes, self._executable, None
+        return executable
 
     def _end(self) -> None:
-        executable, self._executable = self._executable, None
-        if executable is not None and not self._calls:
-            executable.close()
+        executable = self._forget()
         if self._worker is not None:
             self._worker.close()
+        if executable is not None and not self._calls:
+            executable.close()
 
     def _load(self) -> Executable:
         place = self.plan.place
         file = self._file
-        if self._worker is not None and self.plan.provider is None:
+        if self._worker is not None:
             return self._worker.load(place.engine, file, place.options)
         return (self.plan.provider or engine(place.engine)).load(file, place.options)
+
+
+def _is_alive(executable: Executable | None) -> bool:
+    return executable is not None and getattr(executable, "alive", True)
 
 
 def rank_lanes(
@@ -184,8 +233,8 @@ def rank_lanes(
     """The ways of running that a policy allows here, the preferred one first, and what could not be had.
 
     For each device in the policy's order, and each precision of its ladder: what the package's plan found best there,
-    else the first engine here that offers it. Without priorities: what the package's plan says. FP32 on a device that
-    is in the list comes last, as the safe way.
+    else the first engine here that offers it. Without priorities: the emulated devices as they come, or what the
+    package's plan says. FP32 on a device that is in the list comes last, as the safe way.
 
     Args:
         package: to run.
@@ -201,10 +250,14 @@ def rank_lanes(
     """
     first = choose_place(package, variant=variant, threads=threads, lean=lean)
     events = [first.event] if first.event else []
-    if not policy.device_priorities and not policy.precision_ladder:
-        return [plan_lane(first)], events
-    lanes: list[LanePlan] = []
-    for device in policy.device_priorities or (plan_lane(first).device,):
+    emulated_names = tuple(info.device for info in emulated.devices()) if emulated is not None else ()
+    devices = policy.device_priorities or emulated_names
+    if not devices and not policy.precision_ladder:
+        lanes = [plan_lane(first)]
+        safe = _safe_lanes(package, lanes, variant, threads=threads, lean=lean) if policy.guard.checks_anything else ()
+        return [*lanes, *safe], events
+    lanes = []
+    for device in devices or (plan_lane(first).device,):
         found = list(_on_device(package, policy, device, first, threads=threads, lean=lean, emulated=emulated))
         if not found:
             reason = f"the policy names it, and no engine here has it for a variant of {package.manifest.name}"
@@ -232,8 +285,8 @@ def _on_device(
             real = [info for info in infos if emulated is None or info.engine != emulated.name]
             for info in infos:
                 if emulated is not None and info.engine == emulated.name:
-                    place = Place(emulated.name, variant, default_options(variant, threads=threads, lean=lean))
-                    yield _on(place, info, emulated)
+                    options = default_options(variant, threads=threads, lean=lean, device=info.device)
+                    yield _on(Place(emulated.name, variant, options), info, emulated)
             yield from _planned(package, variant, device, real, threads=threads, lean=lean)
 
 
@@ -267,7 +320,11 @@ def _safe_lanes(
     if safe is None or variant not in (None, SAFE_VARIANT) or any(lane.place.variant is safe for lane in lanes):
         return
     for lane in reversed(lanes):
-        if lane.kind is DeviceKind.CPU and lane.provider is None:
+        if lane.provider is not None:
+            options = default_options(safe, threads=threads, lean=lean, device=lane.device)
+            yield LanePlan(Place(lane.place.engine, safe, options), lane.device, lane.kind, lane.provider)
+            return
+        if lane.kind is DeviceKind.CPU:
             yield plan_lane(Place(safe.engines[0], safe, default_options(safe, threads=threads, lean=lean)))
             return
 

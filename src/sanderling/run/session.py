@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import math
 import sys
+import time
 import weakref
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
 from types import TracebackType
+from typing import Protocol
 
 from sanderling.core.errors import EngineError, OptionError, QueueFullError, SanderlingError, TensorError
 from sanderling.core.machine import usable_cores
@@ -24,7 +27,7 @@ from sanderling.run.batches import Rows, TensorPool
 from sanderling.run.conditions import Conditions, limits_heat
 from sanderling.run.emulation.engine import EmulatedDevices
 from sanderling.run.engines.base import DeviceKind, Placement
-from sanderling.run.guard.response import GuardResponse, guards
+from sanderling.run.guard.response import GuardResponse
 from sanderling.run.lanes import Lane, LanePlan, matches, plan_lane, rank_lanes
 from sanderling.run.placing import Requirement, check_placement, choose_place, parse_requirement
 from sanderling.run.policy import NEVER
@@ -34,15 +37,30 @@ from sanderling.run.policy.latency import LatencyModel, from_density, from_table
 from sanderling.run.policy.placement import LaneRule
 from sanderling.run.policy.rules import batch_rules, lane_rule, recovery_rule, scheduling_rules
 from sanderling.run.results import Outputs
-from sanderling.run.runtime import DRAIN_S, FATES, Call, Runtime
+from sanderling.run.runtime import DRAIN_S, FATES, Runtime
 from sanderling.run.sensors import Sensors, SystemSensors
 from sanderling.run.serving import ServedPackage
 from sanderling.run.statistics import Statistics
+from sanderling.run.tickets import Call
 
 _NUMBERS = itertools.count()
 _OPEN: weakref.WeakSet[Session] = weakref.WeakSet()
-_FULL_RETRY_S = 0.001
+_FIRST_RETRY_S = 0.001  # of a coroutine that waits for room in a queue, doubled
+_FULL_RETRY_S = 0.032
 PLAIN = Policy(batch_tuning=BatchTuning(max_batch_size=1), guard=Guard(check_finite=False))
+
+
+class Shared(Protocol):
+    """What the sessions of a pool have in common."""
+
+    runtime: Runtime
+    conditions: Conditions
+
+    def make_room(self, name: str, size_bytes: int) -> None:
+        """A model is about to hold as many bytes."""
+
+    def closed(self, session: Session) -> None:
+        """A session was closed."""
 
 
 class Session:
@@ -51,7 +69,7 @@ class Session:
     Attributes:
         package: that was opened.
         policy: that it follows.
-        conditions: what the sensors say, where the policy limits heat or sensors were given; of the pool in a pool.
+        conditions: what the sensors say, where the policy limits heat or sensors were given; the pool's in a pool.
         opened_at: file and line of the program that opened it.
         number: of sessions that this process opened before.
     """
@@ -64,8 +82,8 @@ class Session:
         events: Sequence[Event] = (),
         *,
         requirement: Requirement | None = None,
-        runtime: Runtime | None = None,
         sensors: Sensors | None = None,
+        shared: Shared | None = None,
         name: str = "",
     ) -> None:
         self.package = package
@@ -74,8 +92,9 @@ class Session:
         self.number = next(_NUMBERS)
         rows = Rows(self.inputs, self.outputs, profiles=policy.batch_tuning.profiles)
         self._accepted = rows.accepted
-        self._own_runtime = runtime is None
-        self._runtime = runtime or new_runtime(policy)
+        self._shared = shared
+        self._runtime = shared.runtime if shared is not None else new_runtime(policy)
+        self._closed = False
         lanes = [self._lane(plan) for plan in plans]
         self._served = ServedPackage(
             name or package.manifest.name, package, lanes, rows, TensorPool(policy.tensor_pool_size)
@@ -86,21 +105,21 @@ class Session:
             first = self._load_first(hot=policy.recovery.loading == "hot")
             if requirement is not None:
                 check_placement(lanes[first].load().placement, requirement)
-            if guards(policy):
+            if policy.guard.checks_anything:
                 self._served.guard = self._guard(lanes[first])
-        except SanderlingError:
+            self._runtime.add(
+                self._served,
+                [self._rule(lane) for lane in lanes],
+                [_prior(lane, self.manifest.row_cost) for lane in lanes],
+                batching=_batching(policy, rows),
+                recovery=recovery_rule(policy),
+                costs=[lane.plan.cost for lane in lanes],
+                capacities=_capacities(lanes),
+            )
+        except BaseException:
             self._close_lanes()
             raise
-        self._runtime.add(
-            self._served,
-            [self._rule(lane) for lane in self._served.lanes],
-            [_prior(lane, self.manifest.row_cost) for lane in self._served.lanes],
-            batching=_batching(policy, rows),
-            recovery=recovery_rule(policy),
-            costs=[lane.plan.cost for lane in self._served.lanes],
-            capacities=_capacities(self._served.lanes),
-        )
-        self.conditions = self._conditions(sensors) if self._own_runtime else None
+        self.conditions = shared.conditions if shared is not None else self._conditions(sensors)
         _OPEN.add(self)
 
     @property
@@ -220,14 +239,24 @@ class Session:
 
     async def run_async(self, feeds: Feeds | Array, *, deadline_ms: float | None = None, priority: int = 0) -> Outputs:
         """Run once without blocking the event loop; arguments and errors as of ``run``."""
-        stream = object()
+        call, stream = self._call(feeds, None), object()
+        end_ms = time.monotonic() * 1e3 + self._due_ms(deadline_ms)
+        retry_s = _FIRST_RETRY_S
         while True:
             try:
-                future = self.submit(feeds, deadline_ms=deadline_ms, priority=priority, stream=stream)
+                future = self._runtime.submit(
+                    self._served.name,
+                    call,
+                    deadline_ms=max(end_ms - time.monotonic() * 1e3, 0.0),
+                    priority=priority,
+                    stream=stream,
+                    wait=False,
+                )
             except QueueFullError:
                 if self.policy.scheduling.when_full == "reject":
                     raise
-                await asyncio.sleep(_FULL_RETRY_S)
+                await asyncio.sleep(retry_s)
+                retry_s = min(2 * retry_s, _FULL_RETRY_S)
             else:
                 return await asyncio.wrap_future(future)
 
@@ -246,6 +275,8 @@ class Session:
         Raises:
             OptionError: there is no such way of running here; the message says which there are.
         """
+        if self._served.guard is not None:
+            self._served.guard.reset()
         if device is None and precision is None:
             self._runtime.switch(self._served.name, -1, "the policy chooses again")
             return self._active.name
@@ -271,7 +302,7 @@ class Session:
             waiting=self._runtime.queued(self._served.name),
             latency_ms=percentiles(latencies) if latencies else None,
             copied_bytes=self.copied_bytes,
-            guard=dict(guard.counts) if guard is not None else {},
+            guard=guard.counts if guard is not None else {},
             energy_j_per_inference=energy_j,
         )
 
@@ -309,23 +340,26 @@ class Session:
         released = [lane.release() for lane in self._served.lanes]
         return any(released)
 
-    def before_load(self, call: Callable[[], None]) -> None:
-        """Call this before a way of running is loaded for a request."""
-        self._served.before_load = call
-
     def close(self, *, drain_s: float = DRAIN_S) -> None:
         """Let what waits and runs end within ``drain_s``, and give back what the session holds.
 
         A second call does nothing.
         """
+        if self._closed:
+            return
+        if self._served.guard is not None:
+            self._served.guard.close()
         self._runtime.remove(
             self._served.name, reason="the session was closed before this request ran", drain_s=drain_s
         )
-        if self.conditions is not None:
-            self.conditions.close()
-        if self._own_runtime:
+        if self._shared is not None:
+            self._shared.closed(self)
+        else:
+            if self.conditions is not None:
+                self.conditions.close()
             self._runtime.close()
         self._close_lanes()
+        self._closed = True
         _OPEN.discard(self)
 
     @property
@@ -336,13 +370,19 @@ class Session:
         named = feeds if isinstance(feeds, Mapping) else self._only_input(feeds)
         check_feeds(named, self._accepted)
         rows = self._served.rows
+        if rows.batched:
+            rows.check_count(named)
         if outputs is not None:
             check_outputs(outputs, rows.returned, named)
-        return Call(named, rows.check(named), outputs)
+        return Call(named, rows.count(named), outputs)
 
     def _due_ms(self, deadline_ms: float | None) -> float:
         due_ms = self.policy.deadlines.default if deadline_ms is None else deadline_ms
-        return NEVER if due_ms is None else due_ms
+        if due_ms is None:
+            return NEVER
+        if math.isnan(due_ms):
+            raise OptionError("deadline_ms is not a number: expected milliseconds from now")
+        return due_ms
 
     def _only_input(self, array: Array) -> Feeds:
         if len(self.inputs) != 1:
@@ -364,13 +404,25 @@ class Session:
 
     def _lane(self, plan: LanePlan) -> Lane:
         isolated = self.policy.isolation == "process"
-        return Lane(self.package, plan, isolated=isolated, watched=self.policy.guard.inner_tensors)
+        return Lane(
+            self.package,
+            plan,
+            isolated=isolated,
+            timeout_s=self.policy.recovery.hang_timeout / 1e3,
+            watched=self.policy.guard.inner_tensors,
+            before_load=self._make_room if self._shared is not None else None,
+        )
+
+    def _make_room(self, lane: Lane) -> None:
+        assert self._shared is not None
+        self._shared.make_room(self._served.name, self.size_bytes + lane.plan.size_bytes)
 
     def _guard(self, first: Lane) -> GuardResponse:
         guard = GuardResponse(
             self.package,
             self.policy,
             self._served.lanes,
+            run_again=self._served.run_again,
             tell=partial(self._runtime.tell, model=self._served.name),
             take_safe=lambda lane: self._runtime.switch(self._served.name, lane, "the breaker has opened"),
         )
@@ -414,8 +466,6 @@ class Session:
         return first
 
     def _close_lanes(self) -> None:
-        if self._served.guard is not None:
-            self._served.guard.close()
         for lane in self._served.lanes:
             lane.close()
 

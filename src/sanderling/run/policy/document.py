@@ -254,6 +254,12 @@ class Guard(_Section):
     breaker_window: Number = Field(60_000, gt=0)
     reproducers: str | None = None
 
+    @property
+    def checks_anything(self) -> bool:
+        """Whether results are looked at."""
+        watches = self.check_finite or self.ranges or self.inner_tensors
+        return bool(watches or self.distribution is not None or self.shadow_share)
+
     @model_validator(mode="after")
     def _ranges_ordered(self) -> Guard:
         for name, (low, high) in self.ranges.items():
