@@ -188,7 +188,7 @@ def _margins(policies: dict[str, list[dict[str, Any]]]) -> str:
             for own, other in zip(ours, policies[name], strict=True)
         ]
         parts.append(
-            f"`{name}` {statistics.fmean(points):+.3f} points (worst seed {min(points):+.3f}), goodput {_times(factors)}"
+            f"`{name}` {statistics.fmean(points):+.3f} points (worst {min(points):+.3f}), goodput {_times(factors)}"
         )
     return f"`{OURS[0]}` against each: {'; '.join(parts)}."
 
