@@ -166,7 +166,8 @@ class Session:
     @property
     def events(self) -> list[Event]:
         """What was not done as planned, switched or given up, with the reason; the last thousand."""
-        return [timed.event for timed in self._runtime.events if timed.model == self._served.name]
+        alone, name = self._shared is None, self._served.name
+        return [timed.event for timed in list(self._runtime.events) if alone or timed.model == name]
 
     @property
     def copied_bytes(self) -> int:
@@ -433,7 +434,8 @@ class Session:
                 if len(self._served.lanes) == 1:
                     raise
                 failures.append(f"{lane.name}: {error}")
-                self._runtime.tell(Event(kind="load-failed", subject=lane.name, reason=str(error)))
+                event = Event(kind="load-failed", subject=lane.name, reason=str(error))
+                self._runtime.tell(event, model=self._served.name)
             else:
                 first = index if first is None else first
                 if not hot:
