@@ -1,8 +1,8 @@
 """Measure the live runtime: `python -m benchmarks.runtime.live [--folder DIR] [--quick]`.
 
 What a session adds to the engine's call, what it copies, how quickly it switches under load, what batches reach, and
-how well the twin predicts it. ResNet-18 with random weights and a dynamic batch, a graph that adds two vectors, and this
-machine's engines. About six minutes on two cores.
+how well the twin predicts it. ResNet-18 with random weights and a dynamic batch, a graph that adds two vectors, and
+this machine's engines. About six minutes on two cores.
 """
 
 from __future__ import annotations

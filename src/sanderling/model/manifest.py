@@ -114,10 +114,25 @@ class Golden(_Record):
     tolerance: dict[str, float]
 
 
+class RowCost(_Record):
+    """What one row costs in FP32, dynamic axes taken as 1: how much a batch can save depends on it.
+
+    Attributes:
+        macs: multiply–accumulates.
+        weight_bytes: read once by a call, however many rows it has.
+        activation_bytes: written by all nodes together.
+    """
+
+    macs: int = Field(ge=0)
+    weight_bytes: int = Field(ge=0)
+    activation_bytes: int = Field(ge=0)
+
+
 class Manifest(_Record):
     """Everything needed to run a package and to check it.
 
     Attributes:
+        row_cost: None in packages that were built before it was kept.
         plans: by fingerprint of a kind of device, what was measured to be best there.
     """
 
@@ -132,6 +147,7 @@ class Manifest(_Record):
     chosen: str
     budget: Budget | None = None
     golden: Golden
+    row_cost: RowCost | None = None
     plans: dict[str, Plan] = {}
     files: dict[str, FileEntry]
 

@@ -20,14 +20,15 @@ from sanderling.run.policy.scheduling import (
     call_limit_ms,
     capped_for_ms,
     is_late,
+    may_leave,
     spills,
-    stays,
     urgency,
     utilization_after,
 )
 
 Refusal = Literal["late", "full"]
 _TRUSTED_MS = 10_000.0  # since a model's last call: then a request that seems too late is let through, to measure again
+_LATER_MS = 1e-3  # than the last moment to start: then a request is late in spite of rounding
 _FORGOTTEN = 64  # cancelled requests that a queue may hold beside as many as wait
 
 
@@ -272,7 +273,10 @@ class Dispatcher:
             if model.state.wake_ms <= now_ms:
                 self._switched(model, placement.choose(model.state, now_ms=now_ms), now_ms)
         free = [device for device in self._devices.values() if device.in_use < device.capacity]
-        heads = self._heads(now_ms) if free else []
+        if not free:
+            self._drop_late(now_ms)
+            return None
+        heads = self._heads(now_ms)
         for device in free:
             dispatch = self._next_on(device, heads, now_ms)
             if dispatch is not None:
@@ -280,13 +284,18 @@ class Dispatcher:
         return None
 
     def wake_ms(self) -> float:
-        """When ``next`` should be asked again although nothing has happened; infinite if never."""
+        """When ``next`` should be asked again although nothing has happened; infinite if never.
+
+        When a hold-off or a cap ends, or the most urgent request of a model becomes late.
+        """
         if not self.waiting:
             return NEVER
         soonest_ms = self._capped_until_ms
         for model in self._models.values():
-            if model.state.wake_ms < soonest_ms:
-                soonest_ms = model.state.wake_ms
+            soonest_ms = min(soonest_ms, model.state.wake_ms)
+            if model.queue and self.rules.drop_late:
+                head = model.queue[0][3]
+                soonest_ms = min(soonest_ms, head.deadline_ms - self._shortest_ms(model, head) + _LATER_MS)
         return soonest_ms
 
     def complete(self, dispatch: Dispatch, now_ms: float, *, learn: bool = True) -> None:
@@ -299,8 +308,8 @@ class Dispatcher:
         """
         model = self._model_of(dispatch)
         self._release(dispatch, now_ms)
-        if model is None or not learn:
-            return
+        if model is None or not learn or dispatch.call_rows > model.batching.max_rows:
+            return  # a request that is larger than any batch says nothing of batches
         latency_ms = now_ms - dispatch.started_ms
         lane = dispatch.lane
         model.heard_ms = now_ms
@@ -313,10 +322,21 @@ class Dispatcher:
         self._switched(model, outcome, now_ms)
         self._refresh(model)
 
-    def fail(self, dispatch: Dispatch, reason: str, now_ms: float) -> list[Request]:
+    def expire(self, now_ms: float) -> None:
+        """Move waiting requests that are too late for any device to ``dropped``, also while no device is free."""
+        if not self.waiting or not self.rules.drop_late:
+            return
+        for model in self._models.values():
+            for *_, request in model.queue if model.waiting else ():
+                if request.waiting and self._is_late(model, request, now_ms):
+                    self._uncount(model, request)
+                    self.dropped.append(request)
+
+    def fail(self, dispatch: Dispatch, reason: str, now_ms: float, *, hung: bool = False) -> list[Request]:
         """A batch failed: its requests are tried again, each by itself, so that one cannot spoil the rest.
 
-        Another lane is preferred; one that failed a request together with others is tried once more for it alone.
+        Another lane is preferred; one that failed a request together with others is tried once more for it alone,
+        unless it hung.
 
         Returns:
             Requests that every lane failed when they were alone, and those of a model that is gone. The lanes are
@@ -331,7 +351,7 @@ class Dispatcher:
         lost = []
         for request in dispatch.requests:
             request.failures = (*request.failures, (dispatch.lane, reason))
-            if len(dispatch.requests) == 1:
+            if hung or len(dispatch.requests) == 1:
                 request.failed_alone |= {dispatch.lane}
             if len(request.failed_alone) < len(model.lanes):
                 self._push(model, request)
@@ -377,6 +397,10 @@ class Dispatcher:
         """Share of a device's recent time that it was busy, when it last ended a batch."""
         return self._devices[device].utilization
 
+    def _drop_late(self, now_ms: float) -> None:
+        for model in self._models.values():
+            self._head(model, now_ms)
+
     def _heads(self, now_ms: float) -> list[_Head]:
         """Each model's most urgent request, the most urgent first."""
         heads = []
@@ -420,12 +444,12 @@ class Dispatcher:
         return (
             request.deadline_ms != NEVER
             and self.rules.drop_late
-            and is_late(
-                now_ms=now_ms,
-                deadline_ms=request.deadline_ms,
-                shortest_ms=model.shortest_ms if not request.is_probe else 0.0,
-            )
+            and is_late(now_ms=now_ms, deadline_ms=request.deadline_ms, shortest_ms=self._shortest_ms(model, request))
         )
+
+    @staticmethod
+    def _shortest_ms(model: _Model, request: Request) -> float:
+        return 0.0 if request.is_probe else model.shortest_ms
 
     def _lane_on(self, device: _Device, head: _Head, now_ms: float) -> int | None:
         """The lane on which this device should run a model's next request, or None if it should wait for another."""
@@ -439,7 +463,7 @@ class Dispatcher:
         """The lane in use, or the first that has not failed a request yet; at last one that did not fail it alone."""
         order: list[int] = [model.state.active, *range(len(model.lanes))]
         failed = {lane for lane, _ in request.failures}
-        untried = [lane for lane in order if lane not in failed]
+        untried: list[int] = [lane for lane in order if lane not in failed]
         return (untried or [lane for lane in order if lane not in request.failed_alone])[0]
 
     def _own_finish_ms(self, model: _Model, request: Request, own: int, now_ms: float) -> float:
@@ -451,21 +475,19 @@ class Dispatcher:
             return 0.0
         own_finish_ms = max(busy.free_ms, now_ms) + self._backlog_ms(busy)
         late_ms = model.latest_deadline_ms if request.deadline_ms != NEVER else NEVER
-        return 0.0 if stays(self.rules, own_finish_ms=own_finish_ms, deadline_ms=late_ms) else own_finish_ms
+        leaves = may_leave(self.rules, own_finish_ms=own_finish_ms, deadline_ms=late_ms, utilization=busy.utilization)
+        return own_finish_ms if leaves else 0.0
 
     def _spill_lane(
         self, device: _Device, model: _Model, request: Request, own_finish_ms: float, now_ms: float
     ) -> int | None:
-        late_ms = model.latest_deadline_ms if request.deadline_ms != NEVER else NEVER
         for lane, rule in enumerate(model.lanes):
             if rule.device != device.name or not self._fits(device, model.costs[lane]):
                 continue
             if not model.latencies[lane].sizes or placement.blocked(model.state.lanes[lane], now_ms):
                 continue
             other_finish_ms = now_ms + predict_ms(model.latencies[lane], call_rows(model.batching, request.rows))
-            if other_finish_ms <= request.deadline_ms and spills(
-                self.rules, own_finish_ms=own_finish_ms, other_finish_ms=other_finish_ms, deadline_ms=late_ms
-            ):
+            if spills(own_finish_ms=own_finish_ms, other_finish_ms=other_finish_ms, deadline_ms=request.deadline_ms):
                 return lane
         return None
 
@@ -504,6 +526,7 @@ class Dispatcher:
             deadline_ms=head.deadline_ms,
             others_wait=self.waiting > model.waiting,
         )
+        limit_ms = min(limit_ms, model.lanes[lane].slow_ms)  # a batch must not count as slow for its size
         waiting = model.waiting_rows if not head.failures else 1
         most = batch_rows(model.batching, latency, waiting, limit_ms=limit_ms) if waiting > 1 else 1
         taken: list[Request] = []

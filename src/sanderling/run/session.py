@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import math
 import sys
+import time
 import weakref
 from collections.abc import Hashable, Mapping, Sequence
 from concurrent.futures import Future
@@ -18,7 +20,7 @@ from sanderling.core.machine import usable_cores
 from sanderling.core.progress import Event
 from sanderling.core.statistics import percentiles
 from sanderling.core.tensor import Array, Feeds, TensorSpec, check_feeds, check_outputs
-from sanderling.model.manifest import Manifest, Variant
+from sanderling.model.manifest import Manifest, RowCost, Variant
 from sanderling.model.package import Package
 from sanderling.model.plan import PlanEntry
 from sanderling.run.batches import Rows, TensorPool
@@ -31,18 +33,20 @@ from sanderling.run.placing import Requirement, check_placement, choose_place, p
 from sanderling.run.policy import NEVER
 from sanderling.run.policy.batching import BatchRules
 from sanderling.run.policy.document import POLICY, BatchTuning, Guard, Policy, read_policy
-from sanderling.run.policy.latency import LatencyModel, from_table
+from sanderling.run.policy.latency import LatencyModel, from_density, from_table
 from sanderling.run.policy.placement import LaneRule
 from sanderling.run.policy.rules import batch_rules, lane_rule, recovery_rule, scheduling_rules
 from sanderling.run.results import Outputs
-from sanderling.run.runtime import DRAIN_S, FATES, Call, Runtime
+from sanderling.run.runtime import DRAIN_S, FATES, Runtime
 from sanderling.run.sensors import Sensors, SystemSensors
 from sanderling.run.serving import ServedPackage
 from sanderling.run.statistics import Statistics
+from sanderling.run.tickets import Call
 
 _NUMBERS = itertools.count()
 _OPEN: weakref.WeakSet[Session] = weakref.WeakSet()
-_FULL_RETRY_S = 0.001
+_FIRST_RETRY_S = 0.001  # of a coroutine that waits for room in a queue, doubled
+_FULL_RETRY_S = 0.032
 PLAIN = Policy(batch_tuning=BatchTuning(max_batch_size=1), guard=Guard(check_finite=False))
 
 
@@ -106,7 +110,7 @@ class Session:
             self._runtime.add(
                 self._served,
                 [self._rule(lane) for lane in lanes],
-                [_prior(lane) for lane in lanes],
+                [_prior(lane, self.manifest.row_cost) for lane in lanes],
                 batching=_batching(policy, rows),
                 recovery=recovery_rule(policy),
                 costs=[lane.plan.cost for lane in lanes],
@@ -236,14 +240,24 @@ class Session:
 
     async def run_async(self, feeds: Feeds | Array, *, deadline_ms: float | None = None, priority: int = 0) -> Outputs:
         """Run once without blocking the event loop; arguments and errors as of ``run``."""
-        stream = object()
+        call, stream = self._call(feeds, None), object()
+        end_ms = time.monotonic() * 1e3 + self._due_ms(deadline_ms)
+        retry_s = _FIRST_RETRY_S
         while True:
             try:
-                future = self.submit(feeds, deadline_ms=deadline_ms, priority=priority, stream=stream)
+                future = self._runtime.submit(
+                    self._served.name,
+                    call,
+                    deadline_ms=max(end_ms - time.monotonic() * 1e3, 0.0),
+                    priority=priority,
+                    stream=stream,
+                    wait=False,
+                )
             except QueueFullError:
                 if self.policy.scheduling.when_full == "reject":
                     raise
-                await asyncio.sleep(_FULL_RETRY_S)
+                await asyncio.sleep(retry_s)
+                retry_s = min(2 * retry_s, _FULL_RETRY_S)
             else:
                 return await asyncio.wrap_future(future)
 
@@ -357,13 +371,19 @@ class Session:
         named = feeds if isinstance(feeds, Mapping) else self._only_input(feeds)
         check_feeds(named, self._accepted)
         rows = self._served.rows
+        if rows.batched:
+            rows.check_count(named)
         if outputs is not None:
             check_outputs(outputs, rows.returned, named)
         return Call(named, rows.count(named), outputs)
 
     def _due_ms(self, deadline_ms: float | None) -> float:
         due_ms = self.policy.deadlines.default if deadline_ms is None else deadline_ms
-        return NEVER if due_ms is None else due_ms
+        if due_ms is None:
+            return NEVER
+        if math.isnan(due_ms):
+            raise OptionError("deadline_ms is not a number: expected milliseconds from now")
+        return due_ms
 
     def _only_input(self, array: Array) -> Feeds:
         if len(self.inputs) != 1:
@@ -389,6 +409,7 @@ class Session:
             self.package,
             plan,
             isolated=isolated,
+            timeout_s=self.policy.recovery.hang_timeout / 1e3,
             watched=self.policy.guard.inner_tensors,
             before_load=self._make_room if self._shared is not None else None,
         )
@@ -412,7 +433,9 @@ class Session:
     def _add_lane(self, plan: LanePlan) -> int:
         lane = self._lane(plan)
         self._served.lanes = (*self._served.lanes, lane)
-        self._runtime.add_lane(self._served.name, self._rule(lane), _prior(lane), cost=plan.cost)
+        self._runtime.add_lane(
+            self._served.name, self._rule(lane), _prior(lane, self.manifest.row_cost), cost=plan.cost
+        )
         return len(self._served.lanes) - 1
 
     def _conditions(self, sensors: Sensors | None) -> Conditions | None:
@@ -525,10 +548,14 @@ def _batching(policy: Policy, rows: Rows) -> BatchRules:
     return batch_rules(policy, (rows.fixed,) if rows.fixed else ())
 
 
-def _prior(lane: Lane) -> LatencyModel:
-    """What the package's plan says about a lane's latency."""
+def _prior(lane: Lane, cost: RowCost | None) -> LatencyModel:
+    """What the package's plan says about a lane's latency, and its computation about that of batches."""
     entry = lane.plan.place.entry
-    return LatencyModel() if entry is None else from_table({entry.batch: entry.p50_ms})
+    if entry is None:
+        return LatencyModel()
+    if cost is None or entry.batch != 1:
+        return from_table({entry.batch: entry.p50_ms})
+    return from_density(cost.macs, cost.weight_bytes, cost.activation_bytes, row_ms=entry.p50_ms)
 
 
 def _capacities(lanes: Sequence[Lane]) -> dict[str, int]:

@@ -178,6 +178,7 @@ class Cost(_Record):
     parameters: int
     macs: int
     weight_bytes: int
+    activation_bytes: int = 0
     peak_activation_bytes: int
 
 

@@ -16,7 +16,7 @@ from sanderling.core.progress import Event, Progress, Recorder, Silent
 from sanderling.core.statistics import samples_needed
 from sanderling.measure.accuracy import within_budget
 from sanderling.model.graph import read_graph
-from sanderling.model.manifest import Budget, Golden, Manifest, Variant
+from sanderling.model.manifest import Budget, Golden, Manifest, RowCost, Variant
 from sanderling.model.package import EVIDENCE, REPORT, file_entries, is_package, write_manifest, write_zip
 from sanderling.run.engines import DEFAULT_ENGINE
 from sanderling.run.engines.base import Optimization
@@ -235,6 +235,7 @@ def _manifest(
         chosen=chosen,
         budget=budget,
         golden=golden,
+        row_cost=RowCost.model_validate(piece.cost_after.model_dump(include=set(RowCost.model_fields))),
         files={},
     )
 

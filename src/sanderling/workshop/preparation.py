@@ -155,5 +155,6 @@ def _cost(model: onnx.ModelProto) -> Cost:
         parameters=sum(element_count(tensor) for tensor in model.graph.initializer),
         macs=cost.macs,
         weight_bytes=sum(node.weight_bytes for node in cost.nodes),
+        activation_bytes=sum(node.output_bytes for node in cost.nodes),
         peak_activation_bytes=cost.peak_activation_bytes,
     )

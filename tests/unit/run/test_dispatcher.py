@@ -87,6 +87,18 @@ def test_request_that_cannot_be_in_time_is_refused_or_dropped_exactly_then():
     assert made.dropped == [late]
 
 
+def test_request_that_becomes_late_behind_a_hung_call_is_dropped_when_the_host_is_woken():
+    made = add(dispatcher(), lanes=(NPU,))
+    submit(made, Request("a"))
+    made.next(0.0)
+    (late,) = submit(made, Request("a", deadline_ms=30.0))
+    assert made.next(1.0) is None
+    assert made.dropped == []
+    assert made.wake_ms() == pytest.approx(20.0, abs=0.01)
+    assert made.next(made.wake_ms()) is None
+    assert (made.dropped, made.wake_ms()) == ([late], NEVER)
+
+
 def test_late_request_runs_where_the_policy_does_not_drop():
     made = add(dispatcher(drop_late=False))
     submit(made, Request("a", deadline_ms=1.0))
@@ -243,6 +255,22 @@ def test_request_spills_to_another_device_only_when_it_would_be_late():
     submit(made, *requests(6, deadline_ms=60.0))
     spilled = made.next(0.0)
     assert spilled.device == "cpu"
+
+
+def test_request_spills_early_from_a_device_that_is_busier_than_the_cap():
+    made = add(dispatcher(), latencies=[from_table({1: 10.0}), from_table({1: 12.0})], batching=BatchRules(1, 1, 10.0))
+    for now_ms in range(0, 3000, 10):
+        submit(made, Request("a"), now_ms=now_ms)
+        made.complete(made.next(now_ms), now_ms + 10.0)
+    submit(made, *requests(2), now_ms=3000.0)
+    assert [made.next(3000.0).device for _ in range(2)] == ["npu", "cpu"]
+
+
+def test_a_batch_is_not_so_large_that_it_counts_as_slow():
+    rule = LaneRule("npu", "npu", slow_ms=15.0)
+    made = add(dispatcher(), lanes=(rule,), latencies=[from_table({1: 8.0})], batching=BatchRules(1, 8, 16.67))
+    submit(made, *requests(4))
+    assert made.next(0.0).rows == 1
 
 
 def test_background_work_leaves_room_and_the_host_is_told_when_to_ask_again():

@@ -11,7 +11,7 @@ DOCS = Path(__file__).parents[4] / "docs"
 
 
 def test_every_key_is_explained_in_words_that_name_keys_as_files_do():
-    assert len(keys()) == 40
+    assert len(keys()) == 41
     for key in keys():
         assert key.meaning.endswith(".")
         assert "_" not in key.meaning
@@ -19,6 +19,13 @@ def test_every_key_is_explained_in_words_that_name_keys_as_files_do():
 
 def test_page_has_the_table_of_the_code():
     assert table() in (DOCS / "policy.md").read_text(encoding="utf-8")
+
+
+def test_page_begins_with_the_articles_policy():
+    page = (DOCS / "policy.md").read_text(encoding="utf-8")
+    block = page.split("```json\n")[1].split("```")[0]
+    article = Path(__file__).parents[3] / "data" / "inference-policy.json"
+    assert json.loads(block) == json.loads(article.read_text(encoding="utf-8"))
 
 
 def test_example_is_a_policy_that_writes_out_every_key():

@@ -170,7 +170,7 @@ HOT, GONE = LaneState(hot=True), LaneState(missing=True)
         ((GONE, FAILED), 1),
         ((GONE, GONE), 0),
         ((SLOW, SLOW), 0),
-        ((FAILED._replace(hot=True, held_until_ms=0), FAILED), 0),
+        ((FAILED._replace(hot=True, held_until_ms=0), HOT), 0),
     ],
 )
 def test_when_all_are_blocked_the_mildest_reason_wins(lanes, chosen):
