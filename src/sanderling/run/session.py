@@ -19,7 +19,7 @@ from sanderling.core.errors import EngineError, OptionError, QueueFullError, San
 from sanderling.core.machine import usable_cores
 from sanderling.core.progress import Event
 from sanderling.core.statistics import percentiles
-from sanderling.core.tensor import Array, Feeds, TensorSpec, check_feeds, check_outputs
+from sanderling.core.tensor import Array, Feeds, TensorSpec, check_feeds, check_outputs, empty_arrays
 from sanderling.model.manifest import Manifest, RowCost, Variant
 from sanderling.model.package import Package
 from sanderling.model.plan import PlanEntry
@@ -28,6 +28,7 @@ from sanderling.run.conditions import Conditions, limits_heat
 from sanderling.run.emulation.engine import EmulatedDevices
 from sanderling.run.engines.base import DeviceKind, Placement
 from sanderling.run.guard.response import GuardResponse
+from sanderling.run.isolated import IsolatedExecutable
 from sanderling.run.lanes import Lane, LanePlan, matches, plan_lane, rank_lanes
 from sanderling.run.placing import Requirement, check_placement, choose_place, parse_requirement
 from sanderling.run.policy import NEVER
@@ -260,6 +261,27 @@ class Session:
                 retry_s = min(2 * retry_s, _FULL_RETRY_S)
             else:
                 return await asyncio.wrap_future(future)
+
+    def buffers(self, rows: int = 1) -> tuple[dict[str, Array], dict[str, Array]]:
+        """Arrays for the inputs and for ``outputs`` that the engine in use reads and writes without a copy.
+
+        Where it runs in a process of its own, they are memory that both share: the same one every time, for one call at
+        a time. After a switch, a release or a crash they are copied as any other array. Where the engine runs in this
+        process, they are new arrays.
+
+        Args:
+            rows: along a dynamic first axis; any other dynamic axis is 1.
+
+        Raises:
+            TensorError: an input or output is of strings.
+            EngineError: the session is closed, or loading failed.
+        """
+        executable = self._active.load()
+        if isinstance(executable, IsolatedExecutable):
+            returned = executable.output_buffers(rows)
+            return executable.buffers(rows), {spec.name: returned[spec.name] for spec in self.outputs}
+        ways = self._served.rows
+        return empty_arrays(ways.accepted, rows), empty_arrays(ways.returned, rows)
 
     def switch(self, *, device: str | None = None, precision: str | None = None) -> str:
         """Use another device or precision from the next batch on; without arguments the policy chooses again.
