@@ -78,7 +78,7 @@ class TimedEvent:
     event: Event
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False, slots=True)
 class _Batch:
     """Requests that a thread runs together; those that were cancelled at the last moment are left out."""
 
@@ -454,9 +454,11 @@ class Runtime:
         if not live:
             self._dispatcher.complete(dispatch, dispatch.started_ms, learn=False)
             return None
+        if len(live) < len(dispatch.requests):
+            dispatch = dispatch._replace(requests=tuple(live))
         served = self._served[dispatch.model]
         batch = _Batch(
-            dispatch._replace(requests=tuple(live)),
+            dispatch,
             live,
             served,
             threading.current_thread(),
