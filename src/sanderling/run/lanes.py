@@ -142,7 +142,8 @@ class Lane:
         finally:
             with self._lock:
                 self._calls -= 1
-                self._idle.notify_all()
+                if self._closed:
+                    self._idle.notify_all()
 
     def load(self) -> Executable:
         """What runs it, loaded if it is not.
@@ -186,6 +187,8 @@ class Lane:
                         self._executable = made
                         continue
             made.close()
+            if self._worker is not None:  # which began anew for a lane that was closed meanwhile
+                self._worker.close()
         return executable
 
     def _if_loaded(self, calls: int) -> Executable | None:

@@ -268,10 +268,14 @@ class Pool:
                 self._is_short = self._told_short = False
             return
         self._is_short = True
+        for kind in self._rules.release_order:
+            if kind == "models":
+                self._release(release)
+            elif release.tensor_pool:
+                freed = sum(session.clear_buffers() for session in self._sessions.values())
+                self.runtime.tell(Event(kind="tensor-pool-released", subject=f"{freed} bytes", reason=release.reason))
         if release.tensor_pool:
-            freed = sum(session.clear_buffers() for session in self._sessions.values())
-            self.runtime.tell(Event(kind="tensor-pool-released", subject=f"{freed} bytes", reason=release.reason))
-        self._release(release)
+            _trim()
         if not release.models and not release.tensor_pool and not self._told_short:
             self._told_short = True
             reason = f"{release.reason}; nothing can be released: models are pinned, busy or not loaded"
@@ -281,7 +285,7 @@ class Pool:
         for name in release.models:
             if self._sessions[name].release():
                 self.runtime.tell(Event(kind="model-released", subject=name, reason=release.reason), model=name)
-        if release.models or release.tensor_pool:
+        if release.models:
             _trim()
 
     def __enter__(self) -> Pool:
