@@ -59,6 +59,12 @@ class When:
             return True
         return bool(self.values) and bool(np.isin(first_input, np.array(self.values, first_input.dtype)).any())
 
+    def rows(self, first_input: Array) -> Array:
+        """Which rows of a call it applies to."""
+        if not self.values:
+            return np.ones(len(first_input), bool)
+        return np.isin(first_input, np.array(self.values, first_input.dtype)).reshape(len(first_input), -1).any(axis=1)
+
 
 NEVER = When()
 ALWAYS = When(every=True)
@@ -73,7 +79,7 @@ class Script:
         fails: calls that raise.
         hangs: calls that wait for ``release``.
         crashes: calls that end their process by SIGSEGV; only in a worker.
-        spoils: calls whose outputs become NaN.
+        spoils: calls whose outputs become NaN; only rows that carry one of its values, where it has some.
         load_fails: loads that raise, by their number.
         load_ms: that loading takes.
         gone: the device has vanished: loads and calls raise.
@@ -185,7 +191,7 @@ class ScriptedExecutable:
         results = inner.run(feeds, outputs)
         if script.spoils.applies(number, first):
             for array in results.values():
-                array.fill(np.nan)
+                array[script.spoils.rows(first)] = np.nan
         return results
 
     def close(self) -> None:

@@ -24,7 +24,7 @@ from typing import Protocol
 
 from sanderling.core.errors import EngineError, QueueFullError, SanderlingError, first_line
 from sanderling.core.progress import Event
-from sanderling.run.dispatcher import Dispatch, Dispatcher, Request
+from sanderling.run.dispatcher import Dispatch, Dispatcher
 from sanderling.run.policy import NEVER
 from sanderling.run.policy.batching import BatchRules
 from sanderling.run.policy.latency import LatencyModel
@@ -88,6 +88,7 @@ class _Batch:
     thread: threading.Thread
     since_s: float
     is_warm: bool
+    is_runners: bool  # not its caller's own
 
 
 class Runtime:
@@ -138,6 +139,7 @@ class Runtime:
         self._threads: list[threading.Thread] = []
         self._runners: set[threading.Thread] = set()  # those that wait for work or run it
         self._idle = 0
+        self._delivering = 0  # runners that hand over results, and run callers' callbacks for that
         self._wanted_runners = 0
         self._watching = False
         self._watch_sleeps = False
@@ -225,7 +227,7 @@ class Runtime:
         now_ms = self._now_ms()
         ticket = Ticket(name, call, deadline_ms=now_ms + deadline_ms, priority=priority)
         with self._lock:
-            batch = self._accept(ticket, now_ms, inline=True, wait=self._wait_when_full)
+            batch = self._accept(ticket, now_ms, inline=True, wait=True)
         if batch is not None:
             self._execute(batch)
         return self._wait(ticket)
@@ -257,7 +259,7 @@ class Runtime:
         now_ms = self._now_ms()
         ticket = Ticket(name, call, deadline_ms=now_ms + deadline_ms, priority=priority)
         with self._lock:
-            self._accept(ticket, now_ms, inline=False, wait=wait and self._wait_when_full)
+            self._accept(ticket, now_ms, inline=False, wait=wait)
             ticket.link = self._streams.join((threading.get_ident() if stream is None else stream, priority))
         future = ticket.future
         assert future is not None
@@ -353,10 +355,11 @@ class Runtime:
         """Take a request in, under the lock; returns its batch where the caller's own thread should run it."""
         self._check_open(ticket.model)
         refusal = self._dispatcher.submit(ticket, now_ms)
-        while refusal == "full" and wait:
+        while refusal == "full" and self._wait_when_full:
             left_ms = ticket.deadline_ms - now_ms if self._rules.drop_late else NEVER
             if left_ms <= 0:
                 refusal = "late"
+            if left_ms <= 0 or not wait:
                 break
             self._room.wait(min(left_ms / 1e3, _ROOM_S))
             self._check_open(ticket.model)
@@ -377,7 +380,7 @@ class Runtime:
         if inline and self._dispatcher.waiting == 1 and not self._served[ticket.model].has_rescue:
             dispatch = self._dispatcher.next(now_ms)
             if dispatch is not None:
-                return self._begin(dispatch)
+                return self._begin(dispatch, is_runners=False)
         ticket.future = Future()
         self._wake()
         return None
@@ -409,17 +412,19 @@ class Runtime:
     def _serve(self) -> None:
         """Run batches until the runtime is closed, or one counts as hung and another runner has replaced this."""
         thread = threading.current_thread()
+        has_delivered = False
         try:
             while True:
                 with self._lock:
+                    self._delivering -= has_delivered
                     batch = self._next_or_wait()
                 self._tell_dropped()
-                if batch is not None:
-                    self._execute(batch)
+                has_delivered = batch is not None and self._execute(batch)
                 if self._closing or thread not in self._runners:
                     return
         finally:
             with self._lock:
+                self._delivering -= has_delivered
                 self._runners.discard(thread)
 
     def _next_or_wait(self) -> _Batch | None:
@@ -428,7 +433,7 @@ class Runtime:
             now_ms = self._now_ms()
             dispatch = self._dispatcher.next(now_ms)
             if dispatch is not None:
-                batch = self._begin(dispatch)
+                batch = self._begin(dispatch, is_runners=True)
                 self._room.notify_all()
                 if batch is None:
                     continue
@@ -443,7 +448,7 @@ class Runtime:
             self._idle -= 1
         return None
 
-    def _begin(self, dispatch: Dispatch) -> _Batch | None:
+    def _begin(self, dispatch: Dispatch, *, is_runners: bool) -> _Batch | None:
         """The batch that this thread runs now; None where all of its requests were cancelled. Under the lock."""
         live = [ticket for ticket in map(ticket_of, dispatch.requests) if ticket.start()]
         if not live:
@@ -459,6 +464,7 @@ class Runtime:
             threading.current_thread(),
             time.monotonic(),
             served.is_ready(dispatch.lane),
+            is_runners,
         )
         self._running[id(batch)] = batch
         return batch
@@ -473,6 +479,7 @@ class Runtime:
                 self._dispatcher.expire(self._now_ms())
                 hung = [batch for batch in self._running.values() if now_s - batch.since_s > self._limit_s(batch)]
                 quiet = 0 if self._running or self._dispatcher.waiting else quiet + 1
+                self._stand_in()
             for batch in hung:
                 self._give_up(batch)
             self._tell_dropped()
@@ -482,6 +489,12 @@ class Runtime:
                 if not self._closing:
                     self._watched.wait(None if self._watch_sleeps else period_s)
                 self._watch_sleeps = False
+
+    def _stand_in(self) -> None:
+        """Start a runner where callers' callbacks, which may wait for other results, hold all up; under the lock."""
+        free = len(self._runners) - self._delivering
+        if self._dispatcher.waiting and not self._idle and free < self._wanted_runners and not self._closing:
+            self._runners.add(self._start(self._serve, "sanderling-runner"))
 
     def _limit_s(self, batch: _Batch) -> float:
         limit_s = self._hang_timeout_ms / 1e3
@@ -495,7 +508,7 @@ class Runtime:
                 return
             self._abandon(batch)
             lost = self._failed(batch, error, hung=True)
-        self._tell_failed(batch, lost, error)
+        self._tell_failed(batch, lost, error, hung=True)
 
     def _abandon(self, batch: _Batch) -> None:
         """Count neither on a batch nor on its thread; under the lock."""
@@ -504,8 +517,8 @@ class Runtime:
         for ticket in batch.live:
             ticket.detach()
 
-    def _execute(self, batch: _Batch) -> None:
-        """Run a batch and deliver its results, unless it was given up meanwhile."""
+    def _execute(self, batch: _Batch) -> bool:
+        """Run a batch and deliver its results; False if it was given up meanwhile."""
         results: list[Outputs | SanderlingError] = []
         failure: Exception | None = None
         try:
@@ -516,13 +529,10 @@ class Runtime:
         except BaseException:
             self._interrupted(batch)
             raise
-        thread = threading.current_thread()
         with self._lock:
             if self._running.pop(id(batch), None) is None:
-                return
-            # While callers' callbacks run, which may take long or wait for other results, this is no runner.
-            is_runner = thread in self._runners
-            self._runners.discard(thread)
+                return False
+            self._delivering += batch.is_runners
             lost = self._ended(batch, results, failure)
             if self._dispatcher.waiting:
                 self._wake()
@@ -532,9 +542,7 @@ class Runtime:
         for ticket, result in zip(batch.live, results, strict=failure is None):
             self._finish(ticket, result)
         self._tell_switches()
-        if is_runner:
-            with self._lock:
-                self._runners.add(thread)
+        return True
 
     def _interrupted(self, batch: _Batch) -> None:
         """Ctrl-C or the like ended a call in the thread that runs it."""
@@ -579,12 +587,12 @@ class Runtime:
         self._wake()
         return [ticket for ticket in map(ticket_of, lost) if self._settle(ticket, "failed")]
 
-    def _tell_failed(self, batch: _Batch, lost: list[Ticket], failure: Exception) -> None:
+    def _tell_failed(self, batch: _Batch, lost: list[Ticket], failure: Exception, *, hung: bool = False) -> None:
         dispatch = batch.dispatch
         subject = f"{dispatch.model} on {batch.served.lane_name(dispatch.lane)}"
         self.tell(Event(kind="batch-failed", subject=subject, reason=first_line(failure)), model=dispatch.model)
         for ticket in lost:
-            self._finish(ticket, _failure(ticket, batch.served, failure))
+            self._finish(ticket, _failure(ticket, batch.served, failure, hung=hung))
         self._tell_switches()
 
     def _wait(self, ticket: Ticket) -> Outputs:
@@ -686,12 +694,14 @@ if sys.platform != "win32":
     os.register_at_fork(after_in_child=_disown_all)
 
 
-def _failure(request: Request, served: Served, last: Exception) -> Exception:
+def _failure(ticket: Ticket, served: Served, last: Exception, *, hung: bool) -> Exception:
     """The only failure as an error of this request's own; several in one error that names each."""
-    if len(request.failures) < 2:
+    if hung and ticket.call.outputs:
+        return EngineError(f"{last}; it may still write to the outputs that were given: do not use them again")
+    if len(ticket.failures) < 2:
         return copy.copy(last) if isinstance(last, SanderlingError) else EngineError(first_line(last))
-    told = "; ".join(f"{served.lane_name(lane)}: {reason}" for lane, reason in request.failures)
-    return EngineError(f"every way of running '{request.model}' failed for this request: {told}")
+    told = "; ".join(f"{served.lane_name(lane)}: {reason}" for lane, reason in ticket.failures)
+    return EngineError(f"every way of running '{ticket.model}' failed for this request: {told}")
 
 
 def _nothing() -> None:

@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import math
 import sys
+import threading
 import time
 import weakref
 from collections.abc import Hashable, Mapping, Sequence
@@ -93,6 +94,7 @@ class Session:
         self.number = next(_NUMBERS)
         rows = Rows(self.inputs, self.outputs, profiles=policy.batch_tuning.profiles)
         self._accepted = rows.accepted
+        self._adding = threading.Lock()
         self._shared = shared
         self._runtime = shared.runtime if shared is not None else new_runtime(policy)
         self._closed = False
@@ -368,7 +370,7 @@ class Session:
 
         A second call does nothing.
         """
-        if self._closed:
+        if self._closed or self._runtime.is_forked:
             return
         if self._served.guard is not None:
             self._served.guard.close()
@@ -454,11 +456,15 @@ class Session:
 
     def _add_lane(self, plan: LanePlan) -> int:
         lane = self._lane(plan)
-        self._served.lanes = (*self._served.lanes, lane)
-        self._runtime.add_lane(
-            self._served.name, self._rule(lane), _prior(lane, self.manifest.row_cost), cost=plan.cost
-        )
-        return len(self._served.lanes) - 1
+        with self._adding:
+            for index, known in enumerate(self._served.lanes):
+                if known.name == lane.name:  # another thread was sooner
+                    return index
+            self._served.lanes = (*self._served.lanes, lane)
+            self._runtime.add_lane(
+                self._served.name, self._rule(lane), _prior(lane, self.manifest.row_cost), cost=plan.cost
+            )
+            return len(self._served.lanes) - 1
 
     def _conditions(self, sensors: Sensors | None) -> Conditions | None:
         if sensors is None and not limits_heat(self.policy):
