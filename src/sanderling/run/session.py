@@ -61,7 +61,7 @@ class Shared(Protocol):
     def make_room(self, name: str, size_bytes: int) -> None:
         """A model is about to hold as many bytes."""
 
-    def closed(self, session: Session) -> None:
+    def forget(self, session: Session) -> None:
         """A session was closed."""
 
 
@@ -378,7 +378,7 @@ class Session:
             self._served.name, reason="the session was closed before this request ran", drain_s=drain_s
         )
         if self._shared is not None:
-            self._shared.closed(self)
+            self._shared.forget(self)
         else:
             if self.conditions is not None:
                 self.conditions.close()
