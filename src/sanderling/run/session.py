@@ -317,7 +317,7 @@ class Session:
         first = self.conditions.first if self.conditions is not None else None
         energy_j = None
         if reading is not None and first is not None and reading.energy_j is not None and first.energy_j is not None:
-            energy_j = (reading.energy_j - first.energy_j) / max(counts["completed"], 1)
+            energy_j = (reading.energy_j - first.energy_j) / counts["completed"] if counts["completed"] else None
         return Statistics(
             lane=self._active.name,
             requests={kind: counts[kind] for kind in FATES},
@@ -446,7 +446,7 @@ class Session:
         guard = GuardResponse(
             self.package,
             self.policy,
-            self._served.lanes,
+            lambda: self._served.lanes,
             run_again=self._served.run_again,
             tell=partial(self._runtime.tell, model=self._served.name),
             take_safe=lambda lane: self._runtime.switch(self._served.name, lane, "the breaker has opened"),
