@@ -12,6 +12,7 @@ import typer
 
 from sanderling.cli.output import print_result, reporting_errors
 from sanderling.core.errors import OptionError
+from sanderling.core.files import require_folder
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -64,6 +65,8 @@ def replay(
             )
         if out is not None and out.suffix.lower() not in {".html", ".htm"}:
             raise OptionError(f"--out {out} must end in .html")
+        if out is not None:
+            require_folder(out)
         with RichProgress() as progress:
             result = run_replay(
                 trace,
