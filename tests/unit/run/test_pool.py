@@ -143,6 +143,8 @@ def test_pinned_models_stay_and_a_limit_that_cannot_be_kept_is_told_once(package
         pool.load(packages["relu"])
         pool.run("relu", X)
         assert loaded(pool) == {"abs", "neg", "relu"}
+        wait_for(lambda: "limit-exceeded" in kinds(pool))
+        time.sleep(0.05)  # some readings later
         (event,) = (event for event in pool.events if event.kind == "limit-exceeded")
         assert event.reason == "3 models, 2 are allowed: the rest is pinned or busy"
         assert {model.name for model in pool.models if model.pinned} == {"abs", "neg"}
