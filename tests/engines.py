@@ -63,7 +63,8 @@ class When:
         """Which rows of a call it applies to."""
         if not self.values:
             return np.ones(len(first_input), bool)
-        return np.isin(first_input, np.array(self.values, first_input.dtype)).reshape(len(first_input), -1).any(axis=1)
+        carried = np.isin(first_input, np.array(self.values, first_input.dtype)).reshape(len(first_input), -1)
+        return np.asarray(carried.any(axis=1))
 
 
 NEVER = When()
@@ -84,7 +85,9 @@ class Script:
         load_ms: that loading takes.
         gone: the device has vanished: loads and calls raise.
         release: lets calls go on that hang.
-        rows: of every call that was made.
+        calls: that were made.
+        rows: of every call, unless it does not ``remember``, as in a soak.
+        seen: is given the first input of every call that ended well.
         loads: that were made.
         closed: executables that were closed.
     """
@@ -99,9 +102,13 @@ class Script:
     load_ms: float = 0.0
     gone: bool = False
     release: threading.Event = field(default_factory=threading.Event)
+    calls: int = 0
+    remember: bool = True
     rows: list[int] = field(default_factory=list)
+    seen: Callable[[Array], None] | None = None
     loads: int = 0
     closed: int = 0
+    counting: threading.Lock = field(default_factory=threading.Lock)
 
     def to_header(self) -> dict[str, Any]:
         """What a worker can be told of it."""
@@ -112,13 +119,12 @@ class Script:
     @classmethod
     def from_header(cls, header: Mapping[str, Any]) -> Script:
         """The script that a message tells of."""
-        read = {
-            name: When(**{key: tuple(item) if isinstance(item, list) else item for key, item in value.items()})
-            if isinstance(value, dict)
-            else value
-            for name, value in header.items()
-        }
-        return cls(**read)
+        script = cls()
+        for name, value in header.items():
+            if isinstance(value, dict):
+                value = When(tuple(value["numbers"]), value["first"], tuple(value["values"]), value["every"])
+            setattr(script, name, value)
+        return script
 
 
 class ScriptedEngine:
@@ -178,8 +184,11 @@ class ScriptedExecutable:
         if inner is None:
             raise EngineError("scripted: the graph is closed; load the package again")
         first = feeds[self.inputs[0].name]
-        script.rows.append(len(first))
-        number = len(script.rows)
+        with script.counting:
+            script.calls += 1
+            number = script.calls
+        if script.remember:
+            script.rows.append(len(first))
         if script.crashes.applies(number, first):
             assert os.environ.get(IN_WORKER), "a crash belongs into a worker"
             os.kill(os.getpid(), signal.SIGSEGV)
@@ -192,6 +201,8 @@ class ScriptedExecutable:
         if script.spoils.applies(number, first):
             for array in results.values():
                 array[script.spoils.rows(first)] = np.nan
+        if script.seen is not None:
+            script.seen(first)
         return results
 
     def close(self) -> None:

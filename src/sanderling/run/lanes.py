@@ -178,7 +178,7 @@ class Lane:
             if self._before_load is not None:
                 self._before_load(self)
             with self._loading:
-                if self.loaded:
+                if self.loaded or self._closed:
                     continue
                 made = self._load()
                 with self._lock:

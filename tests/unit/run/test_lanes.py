@@ -188,6 +188,26 @@ def test_closing_ends_a_process_that_gives_no_answer(sums):
     assert used._worker.pid is None
 
 
+def test_closing_while_calls_wait_for_a_load_leaves_no_process(sums):
+    used = isolated_lane(sums)
+    told = []
+
+    def call():
+        try:
+            used.run(numbered(1))
+        except EngineError as error:
+            told.append(str(error))
+
+    threads = in_threads(*[call] * 4)
+    wait_until(lambda: used._worker.pid is not None)
+    os.kill(used._worker.pid, signal.SIGSTOP)
+    used.close(timeout_s=0.1)
+    for thread in threads:
+        thread.join(10)
+    assert len(told) == 4
+    assert used._worker.pid is None
+
+
 def test_results_can_be_written_to_after_the_lane_is_closed(sums):
     used = isolated_lane(sums)
     outputs = used.run(numbered(5))
