@@ -30,8 +30,8 @@ _HOT = (
     "{p99:.3f} ms; failed {failed}, wrong {wrong}."
 )
 _COLD = (
-    "To a lane that had to be loaded (by itself in {load_ms:.0f} ms), under {requests} requests of four callers: failed "
-    "{failed}, the longest took {longest_ms:.0f} ms, p50 {p50:.0f} ms."
+    "To a lane that had to be loaded (by itself in {load_ms:.0f} ms), under {requests} requests of four callers: "
+    "failed {failed}, the longest took {longest_ms:.0f} ms, p50 {p50:.0f} ms."
 )
 _LONE = (
     "Batches had {rows:.1f} rows in the mean. A lone request: engine {engine:.2f} ms, session {session:.2f} ms, with "
@@ -42,12 +42,12 @@ _TWIN = (
     "that was measured just before:"
 )
 _LOAD = (
-    "{requests} requests in {seconds:.0f} s: resident memory {half:.1f} MB at half time, {end:.1f} MB at the end; slope "
-    "{slope:.0f} kB a million requests, 95 % between {low:.0f} and {high:.0f}."
+    "{requests} requests in {seconds:.0f} s: resident memory {half:.1f} MB at half time, {end:.1f} MB at the end; "
+    "slope {slope:.0f} kB a million requests, 95 % between {low:.0f} and {high:.0f}."
 )
 _CYCLES = (
-    "{cycles} loads and unloads with `isolation: process` in {seconds:.0f} s: {growth:+.1%} resident memory, no process, "
-    "descriptor, thread or shared file left."
+    "{cycles} loads and unloads with `isolation: process` in {seconds:.0f} s: {growth:+.1%} resident memory, no "
+    "process, descriptor, thread or shared file left."
 )
 
 
