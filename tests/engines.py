@@ -48,7 +48,7 @@ class When:
         values: of which one is in the first input; a row that carries it spoils its batch.
     """
 
-    numbers: tuple[int, ...] = ()
+    numbers: tuple[int, ...] | range = ()
     first: int = 0
     values: tuple[float, ...] = ()
     every: bool = False
@@ -58,6 +58,10 @@ class When:
         if self.every or number in self.numbers or number <= self.first:
             return True
         return bool(self.values) and bool(np.isin(first_input, np.array(self.values, first_input.dtype)).any())
+
+    def to_header(self) -> dict[str, Any]:
+        """The same as JSON values."""
+        return {**vars(self), "numbers": list(self.numbers)}
 
     def rows(self, first_input: Array) -> Array:
         """Which rows of a call it applies to."""
@@ -114,7 +118,7 @@ class Script:
         """What a worker can be told of it."""
         times = {name: getattr(self, name) for name in ("call_ms", "row_ms", "load_ms", "gone")}
         conditions = ("fails", "hangs", "crashes", "spoils", "load_fails")
-        return {**times, **{name: vars(getattr(self, name)) for name in conditions}}
+        return {**times, **{name: getattr(self, name).to_header() for name in conditions}}
 
     @classmethod
     def from_header(cls, header: Mapping[str, Any]) -> Script:

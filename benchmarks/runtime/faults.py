@@ -217,7 +217,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault("deadlines too short", load=Load(deadlines_ms=(None, -1.0, 0.5, 2.0, 4.0)), refusals=(DeadlineError,)),
     Fault("queue full, rejects", policy={"scheduling": _FULL}, refusals=(QueueFullError,)),
     Fault("queue full, callers wait", policy={"scheduling": {**_FULL, "whenFull": "wait"}}, load=Load(cancelled=0.1)),
-    Fault("engine fails now and then", lambda: two_devices(fails=When(numbers=tuple(range(2, 10**5, 5))))),
+    Fault("engine fails now and then", lambda: two_devices(fails=When(numbers=range(2, 10**9, 5)))),
     Fault(
         "requests that every engine fails",
         lambda: {device: Script(call_ms=0.5, fails=When(values=_POISON)) for device in ("npu", "gpu")},
@@ -225,7 +225,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         "engine hangs",
-        lambda: two_devices(hangs=When(numbers=tuple(range(9, 10**5, 40)))),
+        lambda: two_devices(hangs=When(numbers=range(9, 10**9, 40))),
         policy={"recovery": _IMPATIENT},
         disturb=_hang,
         once=False,
@@ -272,7 +272,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault("closing, which drains", disturb=_reopen, refusals=(EngineError,)),
     Fault(
         "closing, which cuts off hung calls",
-        lambda: two_devices(hangs=When(numbers=tuple(range(5, 10**5, 5)))),
+        lambda: two_devices(hangs=When(numbers=range(5, 10**9, 5))),
         disturb=_cut_off,
         refusals=(EngineError,),
         once=False,

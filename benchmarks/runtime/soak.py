@@ -16,7 +16,6 @@ import tempfile
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -69,8 +68,10 @@ def under_load(package: Path, requests: int, seconds: float) -> dict[str, Any]:
     """Resident memory while requests run, and its slope in the second half."""
     process = psutil.Process()
     tally = Tally()
-    scripts = {"npu": Script(fails=When(numbers=tuple(range(50, 10**7, 997)))), "gpu": Script()}
-    samples: list[tuple[float, int, int]] = []
+    # The last thousand events are kept: failures are frequent enough that there are as many long before half time.
+    scripts = {"npu": Script(fails=When(numbers=range(50, 10**9, 97))), "gpu": Script()}
+    samples = np.ones((int(seconds / _SAMPLE_S) + 1, 2), np.int64)  # requests and bytes; its own memory must not grow
+    count = 0
     policy: dict[str, Any] = {
         "recovery": {"holdOff": 5},
         "batchTuning": {"maxBatchSize": 8},
@@ -81,27 +82,30 @@ def under_load(package: Path, requests: int, seconds: float) -> dict[str, Any]:
             script.remember = False
         callers = Callers(lambda: session, tally, Load(cancelled=0.05, deadlines_ms=(None, 50.0, 2.0)))
         begun_s = time.monotonic()
-        while tally.issued < requests and time.monotonic() - begun_s < seconds:
+        while tally.issued < requests and count < len(samples):
             time.sleep(_SAMPLE_S)
-            samples.append((time.monotonic() - begun_s, tally.issued, process.memory_info().rss))
-            if len(samples) % 20 == 0:
+            samples[count] = tally.issued, process.memory_info().rss
+            count += 1
+            if count % 20 == 0:
                 session.switch(device="gpu" if session.device == "npu" else "npu")
         waiting = callers.stop()
         took_s = time.monotonic() - begun_s
-    half = samples[len(samples) // 2 :]
-    blocks = [float(np.mean([rss for *_, rss in part])) for part in _parts(half, _BLOCKS)]
-    slope, low, high = (each * _BLOCKS / max(half[-1][1] - half[0][1], 1) * 1e6 for each in fitted_slope(blocks))
+    half = samples[count // 2 : count]
+    blocks = [float(part[:, 1].mean()) for part in np.array_split(half, _BLOCKS)]
+    per_block = (half[-1, 0] - half[0, 0]) / _BLOCKS
+    slope, low, high = (float(each / per_block * 1e6) for each in fitted_slope(blocks))
+    start_bytes, half_bytes, end_bytes = (int(samples[place, 1]) for place in (0, count // 2, count - 1))
     value = {
         "requests": tally.issued,
         "seconds": round(took_s, 1),
         "fates": dict(tally.counts),
         "faults": tally.faults(),
-        "resident_bytes": {"start": samples[0][2], "half": half[0][2], "end": half[-1][2]},
+        "resident_bytes": {"start": start_bytes, "half": half_bytes, "end": end_bytes},
         "bytes_a_million_requests": {"slope": round(slope), "low": round(low), "high": round(high)},
         "passed": low <= 0 <= high and not waiting and not tally.faults(),
     }
     print(
-        f"{tally.issued} requests in {took_s:.0f} s: {half[0][2] / 1e6:.1f} MB at half time, {half[-1][2] / 1e6:.1f} "
+        f"{tally.issued} requests in {took_s:.0f} s: {half_bytes / 1e6:.1f} MB at half time, {end_bytes / 1e6:.1f} "
         f"at the end; slope {slope / 1e3:.1f} kB a million requests, 95 % between {low / 1e3:.1f} and {high / 1e3:.1f}"
         f" ({'passed' if value['passed'] else 'FAILED'})",
         flush=True,
@@ -154,11 +158,6 @@ def _state() -> dict[str, int]:
         "threads": threading.active_count(),
         "shared_files": len(list(_SHARED.iterdir())) if _SHARED.is_dir() else 0,
     }
-
-
-def _parts(values: list[Any], count: int) -> list[list[Any]]:
-    ends = np.linspace(0, len(values), count + 1).astype(int)
-    return [values[start:end] for start, end in pairwise(ends) if end > start]
 
 
 if __name__ == "__main__":
