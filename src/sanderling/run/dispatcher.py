@@ -327,10 +327,28 @@ class Dispatcher:
         model.latencies[lane] = observe(known, dispatch.call_rows, latency_ms)
         model.least_ms[lane] = least_ms(model.latencies[lane], call_rows(model.batching, 1))
         outcome = placement.after_call(
-            model.lanes, model.recovery, model.state, lane=lane, latency_ms=latency_ms, now_ms=now_ms
+            model.lanes,
+            model.recovery,
+            model.state,
+            lane=lane,
+            latency_ms=latency_ms,
+            now_ms=now_ms,
+            other_ms=self._other_ms(model, dispatch, now_ms) if latency_ms > model.lanes[lane].slow_ms else 0.0,
         )
         self._switched(model, outcome, now_ms)
         self._refresh(model)
+
+    @staticmethod
+    def _other_ms(model: _Model, dispatch: Dispatch, now_ms: float) -> float:
+        """What the quickest other lane that could be used takes for such a call; 0 where that is not known."""
+        return min(
+            (
+                predict_ms(latency, dispatch.call_rows)
+                for lane, latency in enumerate(model.latencies)
+                if lane != dispatch.lane and not placement.blocked(model.state.lanes[lane], now_ms)
+            ),
+            default=NEVER,
+        )
 
     def expire(self, now_ms: float) -> None:
         """Move waiting requests that are too late for any device to ``dropped``, also while no device is free."""

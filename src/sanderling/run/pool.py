@@ -156,9 +156,17 @@ class Pool:
             known = ", ".join(list(self._sessions)) or "none"
             raise OptionError(f"the pool has no model '{name}': loaded are {known}") from None
 
-    def run(self, name: str, feeds: Feeds | Array, *, deadline_ms: float | None = None, priority: int = 0) -> Outputs:
+    def run(
+        self,
+        name: str,
+        feeds: Feeds | Array,
+        outputs: Feeds | None = None,
+        *,
+        deadline_ms: float | None = None,
+        priority: int = 0,
+    ) -> Outputs:
         """Run one model; arguments and errors as of ``Session.run``."""
-        return self[name].run(feeds, deadline_ms=deadline_ms, priority=priority)
+        return self[name].run(feeds, outputs, deadline_ms=deadline_ms, priority=priority)
 
     def run_all(
         self, names: Sequence[str], feeds: Feeds | Array, *, deadline_ms: float | None = None, priority: int = 0
@@ -202,10 +210,10 @@ class Pool:
         """Release other models, so that one that is about to hold so many bytes keeps the limits."""
         with self._lock:
             others = tuple(model for model in self._loaded() if model.name != name)
-            self._keep_limits(release_for_limits(self._rules, others, incoming_bytes=size_bytes))
+            self._release(release_for_limits(self._rules, others, incoming_bytes=size_bytes))
 
-    def closed(self, session: Session) -> None:
-        """Forget a session that was closed."""
+    def forget(self, session: Session) -> None:
+        """Take out a session that was closed."""
         with self._lock:
             for name in [name for name, known in self._sessions.items() if known is session]:
                 del self._sessions[name]
@@ -245,7 +253,7 @@ class Pool:
                 self._relieve(reading.memory_used_bytes, reading.memory_limit_bytes)
 
     def _keep_limits(self, release: Release) -> None:
-        """Release models, and tell once where the limits are not kept."""
+        """Release models, and tell where the limits stay exceeded; a model that is busy for a moment is no news."""
         self._release(release)
         is_over = release != NOTHING and release.reason != LEAST_USED
         if is_over and not self._is_over:

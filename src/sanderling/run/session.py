@@ -61,7 +61,7 @@ class Shared(Protocol):
     def make_room(self, name: str, size_bytes: int) -> None:
         """A model is about to hold as many bytes."""
 
-    def closed(self, session: Session) -> None:
+    def forget(self, session: Session) -> None:
         """A session was closed."""
 
 
@@ -317,7 +317,7 @@ class Session:
         first = self.conditions.first if self.conditions is not None else None
         energy_j = None
         if reading is not None and first is not None and reading.energy_j is not None and first.energy_j is not None:
-            energy_j = (reading.energy_j - first.energy_j) / max(counts["completed"], 1)
+            energy_j = (reading.energy_j - first.energy_j) / counts["completed"] if counts["completed"] else None
         return Statistics(
             lane=self._active.name,
             requests={kind: counts[kind] for kind in FATES},
@@ -378,7 +378,7 @@ class Session:
             self._served.name, reason="the session was closed before this request ran", drain_s=drain_s
         )
         if self._shared is not None:
-            self._shared.closed(self)
+            self._shared.forget(self)
         else:
             if self.conditions is not None:
                 self.conditions.close()
@@ -446,7 +446,7 @@ class Session:
         guard = GuardResponse(
             self.package,
             self.policy,
-            self._served.lanes,
+            lambda: self._served.lanes,
             run_again=self._served.run_again,
             tell=partial(self._runtime.tell, model=self._served.name),
             take_safe=lambda lane: self._runtime.switch(self._served.name, lane, "the breaker has opened"),

@@ -143,6 +143,8 @@ def test_pinned_models_stay_and_a_limit_that_cannot_be_kept_is_told_once(package
         pool.load(packages["relu"])
         pool.run("relu", X)
         assert loaded(pool) == {"abs", "neg", "relu"}
+        wait_for(lambda: "limit-exceeded" in kinds(pool))
+        time.sleep(0.05)  # some readings later
         (event,) = (event for event in pool.events if event.kind == "limit-exceeded")
         assert event.reason == "3 models, 2 are allowed: the rest is pinned or busy"
         assert {model.name for model in pool.models if model.pinned} == {"abs", "neg"}
@@ -161,7 +163,7 @@ def test_second_way_of_running_is_not_a_second_model(packages, tmp_path):
 
 
 def test_idle_model_makes_room_though_the_busy_one_was_used_before_it(packages):
-    devices = emulated(600.0, gpu_ms=10.0)
+    devices = emulated(1500.0, gpu_ms=10.0)
     with pool_of(packages, "abs", "neg", emulate=devices, devicePriorities=["npu", "gpu"], maxModelCache=2) as pool:
         pool["neg"].switch(device="gpu")
         future = pool["abs"].submit(X)
@@ -298,7 +300,7 @@ def test_run_all_uses_several_devices_at_once(packages):
         results = pool.run_all(["abs", "neg"], X)
         took_s = time.monotonic() - started_s
     assert [outputs.lane for outputs in results.values()] == ["emulated/npu/fp32", "emulated/gpu/fp32"]
-    assert 0.3 <= took_s < 0.5, "one after the other takes 0.6 s"
+    assert 0.3 <= took_s < 0.6, "one after the other takes at least 0.6 s"
 
 
 def test_one_device_runs_one_model_after_the_other(packages):

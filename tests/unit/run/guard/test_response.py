@@ -84,6 +84,13 @@ def test_only_variant_that_was_asked_for_has_nothing_to_run_instead(roots):
         session.run(BAD)
 
 
+def test_fp32_that_was_switched_to_once_may_run_instead(roots):
+    with load(roots.path, policy=Policy(), variant="int8") as session:
+        session.switch(precision="fp32")
+        session.switch(precision="int8")
+        np.testing.assert_array_equal(session.run(BAD)["y"], ROOTS)
+
+
 def test_trip_raises_where_the_policy_says_so(roots):
     with opened(roots, onTrip="raise") as session:
         with pytest.raises(GuardError, match=r"'roots' failed its check: not-finite: y \(4 of 4 values"):
