@@ -101,6 +101,7 @@ def under_load(package: Path, requests: int, seconds: float) -> dict[str, Any]:
         "fates": dict(tally.counts),
         "faults": tally.faults(),
         "resident_bytes": {"start": start_bytes, "half": half_bytes, "end": end_bytes},
+        "resident_bytes_by_block": [round(block) for block in blocks],
         "bytes_a_million_requests": {"slope": round(slope), "low": round(low), "high": round(high)},
         "passed": low <= 0 <= high and not waiting and not tally.faults(),
     }
