@@ -87,3 +87,15 @@ def test_drill_loses_doubles_misroutes_and_spoils_nothing(tmp_path):
     assert done.returncode == 0, done.stdout + done.stderr
     results = json.loads((tmp_path / "drill.json").read_text())
     assert all(result["requests"] > 0 for result in results["faults"])
+
+
+@pytest.mark.drill
+def test_short_soak_leaves_nothing_behind(tmp_path):
+    file = tmp_path / "soak.json"
+    sizes = ["--requests", "30000", "--cycles", "20", "--seconds", "60"]
+    command = [sys.executable, "-m", "benchmarks.runtime.soak", *sizes, "--json", str(file)]
+    done = subprocess.run(command, cwd=Path(__file__).parents[2], capture_output=True, text=True, timeout=400)
+    assert file.exists(), done.stdout + done.stderr
+    results = json.loads(file.read_text())
+    assert results["load"]["faults"] == 0  # too short to tell a slope
+    assert results["cycles"]["passed"], done.stdout
