@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Hashable
 from concurrent.futures import CancelledError, Future
@@ -16,13 +17,14 @@ from typing import Any
 import numpy as np
 
 from benchmarks.runtime.ledger import CANCELLED, Account
-from sanderling.core.errors import SanderlingError, TensorError
+from sanderling.core.errors import QueueFullError, SanderlingError, TensorError
 from sanderling.core.tensor import Feeds
 from sanderling.run.results import Outputs
 from sanderling.run.session import Session
 from tests.requests import numbered
 
 _IN_FLIGHT = 6
+_BACK_OFF_S = 0.001
 _ROWS = (1, 1, 1, 2, 3)
 TOLD_S = 20.0  # in which a request must be told something
 
@@ -75,6 +77,7 @@ class Callers:
                 outcome: Outputs | BaseException = self._session().run(feeds, **options)
             except SanderlingError as error:
                 outcome = error
+                _back_off(error)
             self._account.told(number, outcome)
 
     def _submit(self, place: int) -> None:
@@ -91,6 +94,7 @@ class Callers:
                 future = session.submit(feeds, **options)
             except SanderlingError as error:
                 self._account.told(number, error)
+                _back_off(error)
                 continue
             future.add_done_callback(partial(self._told, number, stream))
             flying.append(future)
@@ -121,6 +125,7 @@ class Callers:
             outcome: Outputs | BaseException | str = await self._session().run_async(feeds, **options)
         except SanderlingError as error:
             outcome = error
+            await asyncio.sleep(_BACK_OFF_S)
         except asyncio.CancelledError:
             outcome = CANCELLED
         self._account.told(number, outcome)
@@ -156,6 +161,12 @@ class Callers:
         except TensorError as error:
             outcome = error
         self._account.told(number, outcome)
+
+
+def _back_off(error: SanderlingError) -> None:
+    """Callers that asked again at once would leave no processor time for what they ask for."""
+    if isinstance(error, QueueFullError):
+        time.sleep(_BACK_OFF_S)
 
 
 def _settled(future: Future[Outputs]) -> None:
