@@ -1,8 +1,9 @@
 """The soak: `python -m benchmarks.runtime.soak [--requests N] [--cycles N] [--seconds N] [--json FILE]`.
 
 As many requests as ten a second make in two days, as fast as they go, with batches, switches, failures and
-cancellations: resident memory must not grow in the second of them. Then packages are loaded and unloaded in processes of
-their own: memory, processes, descriptors, threads and shared memory must be as before. Exit code 1 where they are not.
+cancellations: resident memory must not grow in the second of them. Then packages are loaded and unloaded in processes
+of their own: memory, processes, descriptors, threads and shared memory must be as before. Exit code 1 where they are
+not.
 """
 
 from __future__ import annotations
