@@ -15,6 +15,7 @@ import mmap
 import os
 import stat
 import threading
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,6 +23,7 @@ import numpy as np
 
 from sanderling.core.errors import OptionError, TensorError, UnavailableError, first_line
 from sanderling.core.tensor import Array
+from sanderling.serve.errors import ConflictError, NotFoundError
 
 FOLDER = Path("/dev/shm")  # noqa: S108 - where POSIX shared memory lies on Linux
 ANY_KEY = "/"
@@ -44,6 +46,45 @@ class Region:
     key: str
     offset: int
     size_bytes: int
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a request says that a tensor lies, or goes.
+
+    Attributes:
+        region: its name.
+        offset: in the region, in bytes.
+        size_bytes: that the client gives it.
+    """
+
+    region: str
+    offset: int
+    size_bytes: int
+
+
+def place_of(name: str, parameters: Mapping[str, object]) -> Place | None:
+    """The place that a tensor's parameters tell; None where they tell of none.
+
+    Args:
+        name: of the tensor, for errors.
+        parameters: as the protocol has them: ``shared_memory_region``, ``shared_memory_offset`` and
+            ``shared_memory_byte_size``.
+
+    Raises:
+        TensorError: one of them is missing or of another type.
+    """
+    region = parameters.get("shared_memory_region")
+    size_bytes = parameters.get("shared_memory_byte_size")
+    offset = parameters.get("shared_memory_offset", 0)
+    if region is None and size_bytes is None and not offset:
+        return None
+    if not isinstance(region, str) or type(size_bytes) is not int or type(offset) is not int:
+        raise TensorError(
+            f"tensor '{_shown(name)}' has parameters of shared memory that are missing or of a wrong type: expected "
+            "shared_memory_region (string), shared_memory_byte_size and shared_memory_offset (whole numbers)"
+        )
+    return Place(region, offset, size_bytes)
 
 
 @dataclass(frozen=True)
@@ -83,7 +124,8 @@ class SharedMemoryRegistry:
             size_bytes: of the part.
 
         Raises:
-            OptionError: the name is taken, or the key, the offset or the size cannot be used.
+            ConflictError: the name is taken.
+            OptionError: the key, the offset or the size cannot be used.
             UnavailableError: the server allows no shared memory, or this system has none.
         """
         file_name = self._file_name(key)
@@ -95,7 +137,7 @@ class SharedMemoryRegistry:
         region = Region(name, key, offset, size_bytes)
         with self._lock:
             if name in self._mapped:
-                raise OptionError(f"{told} is registered already: unregister it first, or take another name")
+                raise ConflictError(f"{told} is registered already: unregister it first, or take another name")
             if len(self._mapped) >= MOST_REGIONS:
                 raise OptionError(f"{told} is one too many: {MOST_REGIONS} are registered; unregister some first")
             self._mapped[name] = _map(region, file_name)
@@ -116,7 +158,7 @@ class SharedMemoryRegistry:
         """What is registered: the region of that name, or all of them.
 
         Raises:
-            OptionError: there is no region of that name.
+            NotFoundError: there is no region of that name.
         """
         if name:
             return (self._find(name).region,)
@@ -135,7 +177,7 @@ class SharedMemoryRegistry:
             uint8, shape (size_bytes,). While it lives, the region stays mapped.
 
         Raises:
-            OptionError: there is no region of that name.
+            NotFoundError: there is no region of that name.
             TensorError: the bytes do not lie in the region, or the client has made its object smaller.
         """
         mapped = self._find(name)
@@ -157,7 +199,7 @@ class SharedMemoryRegistry:
             mapped = self._mapped.get(name)
             if mapped is None:
                 known = ", ".join(_shown(each) for each in list(self._mapped)[:10]) or "none"
-                raise OptionError(f"there is no shared memory region '{_shown(name)}': registered are {known}")
+                raise NotFoundError(f"there is no shared memory region '{_shown(name)}': registered are {known}")
             return mapped
 
     def _file_name(self, key: str) -> str:
