@@ -52,4 +52,6 @@ def check_parameters(parameters: Mapping[str, object]) -> None:
         OptionError: the request belongs to a sequence.
     """
     if parameters.get("sequence_id"):
-        raise OptionError("parameter sequence_id is set: models here keep no state between requests; send it without one")
+        raise OptionError(
+            "parameter sequence_id is set: models here keep no state between requests; send it without one"
+        )

@@ -104,7 +104,9 @@ class SharedMemoryRegistry:
 
     def __init__(self, prefix: str = "") -> None:
         if prefix and not (prefix.startswith("/") and "/" not in prefix[1:] and "\0" not in prefix):
-            raise OptionError(f"shared memory prefix '{prefix}' has the wrong form: expected / or a name such as /camera-")
+            raise OptionError(
+                f"shared memory prefix '{prefix}' has the wrong form: expected / or a name such as /camera-"
+            )
         self._prefix = prefix
         self._mapped: dict[str, _Mapped] = {}
         self._lock = threading.Lock()
@@ -212,10 +214,18 @@ class SharedMemoryRegistry:
                 "this server allows no shared memory: start it with --shared-memory-prefix, or send tensors in requests"
             )
         name = key.removeprefix("/")
-        if not name or len(name.encode(errors="replace")) > _LONGEST_NAME or "/" in name or "\0" in name or name in (".", ".."):
+        if (
+            not name
+            or len(name.encode(errors="replace")) > _LONGEST_NAME
+            or "/" in name
+            or "\0" in name
+            or name in (".", "..")
+        ):
             raise OptionError(f"shared memory key '{_shown(key)}' has the wrong form: expected a name such as /frames")
         if not f"/{name}".startswith(self._prefix):
-            raise OptionError(f"shared memory key '{_shown(key)}' is not allowed: expected one that begins with {self._prefix}")
+            raise OptionError(
+                f"shared memory key '{_shown(key)}' is not allowed: expected one that begins with {self._prefix}"
+            )
         return name
 
 

@@ -90,9 +90,7 @@ class Inference:
         model = plane.model(header.model_name, header.model_version)
         feeds = self._feeds(registry)
         wanted = _wanted(header, model)
-        places = OutputPlaces(
-            {name: place for name, place in wanted.items() if place}, model.session, feeds, registry
-        )
+        places = OutputPlaces({name: place for name, place in wanted.items() if place}, model.session, feeds, registry)
         future = plane.submit(
             model,
             feeds,
@@ -115,7 +113,9 @@ class Inference:
             feeds[each.name] = self._array(each, raw, registry)
         left = sum(1 for _ in raw)
         if left:
-            raise TensorError(f"{left} of {len(self._tensors)} raw_input_contents belong to no input: send one for each")
+            raise TensorError(
+                f"{left} of {len(self._tensors)} raw_input_contents belong to no input: send one for each"
+            )
         return feeds
 
     def _array(

@@ -84,6 +84,12 @@ class Head:
         """Called by the parser."""
         self.headers.append((name.lower(), value))
 
+    def on_headers_complete(self) -> None:
+        """Called by the parser, which forgets these when a message ends."""
+        self.method = self.parser.get_method().decode("ascii")
+        self.version = self.parser.get_http_version()
+        self.keep_alive = self.parser.should_keep_alive()
+
 
 def parse_head(data: bytes, limits: Limits, receiver: Head | None = None) -> Head:
     """Read a head.
@@ -107,9 +113,6 @@ def parse_head(data: bytes, limits: Limits, receiver: Head | None = None) -> Hea
         raise RequestError(f"this is no HTTP request: {error}") from None
     if len(head.headers) > limits.headers:
         raise HeadersTooLargeError(f"the request has {len(head.headers)} headers: at most {limits.headers} are taken")
-    head.method = parser.get_method().decode("ascii")
-    head.version = parser.get_http_version()
-    head.keep_alive = parser.should_keep_alive()
     head.named = dict(head.headers)
     coding = head.named.get(b"transfer-encoding", b"").strip().lower()
     if coding:
