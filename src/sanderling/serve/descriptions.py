@@ -69,7 +69,12 @@ def describe_repository(plane: DataPlane, *, ready_only: bool = False) -> list[d
     index = [
         {"name": model.name, "version": model.version, "state": "READY", "reason": ""}
         if model.is_ready
-        else {"name": model.name, "version": model.version, "state": "UNAVAILABLE", "reason": "its last requests failed"}
+        else {
+            "name": model.name,
+            "version": model.version,
+            "state": "UNAVAILABLE",
+            "reason": "its last requests failed",
+        }
         for model in plane.models
     ]
     return [entry for entry in index if entry["state"] == "READY" or not ready_only]
