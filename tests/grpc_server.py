@@ -6,11 +6,14 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from sanderling.serve.data_plane import DataPlane
 from sanderling.serve.grpc_.server import GrpcServer
-from sanderling.serve.grpc_.service import InferenceService
+from sanderling.serve.log import Log
+from sanderling.serve.services import Repository, Services
+from sanderling.serve.settings import Settings
 from sanderling.serve.shared_memory import SharedMemoryRegistry
 
 TIMEOUT_S = 20.0
@@ -19,26 +22,28 @@ TIMEOUT_S = 20.0
 @contextlib.contextmanager
 def serving(
     plane: DataPlane,
-    registry: SharedMemoryRegistry | None = None,
+    memory: SharedMemoryRegistry | None = None,
     *,
-    service: dict[str, Any] | None = None,
-    **options: Any,
+    repository: Repository | None = None,
+    **settings: Any,
 ) -> Iterator[str]:
     """Serve until the ``with`` ends; gives the address.
 
     Args:
         plane: with the models.
-        registry: none is allowed by default.
-        service: further arguments of ``InferenceService``.
-        options: of ``GrpcServer``.
+        memory: none is allowed by default.
+        repository: models that stay as they are by default.
+        settings: of the server; a free port by default.
     """
+    told = Settings(**{"packages": (Path("none.sdl"),), "grpc_port": 0, **settings})
+    services = Services(told, plane, Log(), memory or SharedMemoryRegistry(), is_started=True)
+    services.repository = repository or services.repository
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, name="grpc-server", daemon=True)
     thread.start()
 
     async def start() -> GrpcServer:
-        calls = InferenceService(plane, registry or SharedMemoryRegistry(), **(service or {}))
-        server = GrpcServer(calls, **{"port": 0, **options})
+        server = GrpcServer(services)
         await server.start()
         return server
 
@@ -47,7 +52,7 @@ def serving(
         try:
             yield f"127.0.0.1:{server.port}"
         finally:
-            asyncio.run_coroutine_threadsafe(server.stop(grace_s=1.0), loop).result(TIMEOUT_S)
+            asyncio.run_coroutine_threadsafe(server.stop(1.0), loop).result(TIMEOUT_S)
     finally:
         loop.call_soon_threadsafe(loop.stop)
         thread.join(TIMEOUT_S)

@@ -20,6 +20,7 @@ from sanderling.run.pool import Pool
 from sanderling.run.session import Session
 from sanderling.serve.data_plane import DataPlane
 from sanderling.serve.errors import NotFoundError
+from sanderling.serve.settings import Limits
 from sanderling.serve.shared_memory import ANY_KEY, SharedMemoryRegistry
 from tests.engines import Script, When, scripted_session, wait_until
 from tests.grpc_server import serving
@@ -32,15 +33,22 @@ class RecordedRepository:
     """Remembers what it was asked for, and knows one model."""
 
     def __init__(self) -> None:
-        self.asked: list[tuple[str, str]] = []
+        self.asked: list[tuple[str, str, dict[str, object]]] = []
 
-    def load(self, name: str) -> None:
-        self.asked.append(("load", name))
+    def index(self, *, ready_only: bool) -> list[dict[str, str]]:
+        entries = [
+            {"name": "image", "version": "1", "state": "READY", "reason": ""},
+            {"name": "new", "version": "", "state": "UNAVAILABLE", "reason": "not loaded"},
+        ]
+        return [entry for entry in entries if not ready_only or entry["state"] == "READY"]
+
+    def load(self, name: str, parameters: dict[str, object]) -> None:
+        self.asked.append(("load", name, parameters))
         if name != "image":
             raise NotFoundError(f"the repository has no model '{name}'")
 
-    def unload(self, name: str) -> None:
-        self.asked.append(("unload", name))
+    def unload(self, name: str, parameters: dict[str, object]) -> None:
+        self.asked.append(("unload", name, parameters))
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +81,7 @@ def repository() -> RecordedRepository:
 
 @pytest.fixture(scope="module")
 def address(plane: DataPlane, registry: SharedMemoryRegistry, repository: RecordedRepository) -> Iterator[str]:
-    with serving(plane, registry, service={"repository": repository, "token": TOKEN}) as address:
+    with serving(plane, registry, repository=repository, token=TOKEN) as address:
         yield address
 
 
@@ -155,7 +163,6 @@ def test_infer_gives_the_sessions_numbers(triton, plane, rows):
 
 
 def test_version_outputs_priority_timeout_and_own_parameters_are_taken(triton):
-    tensors = [given(np.ones((2, 3), np.float32), name) for name in ("a", "b")]
     names = [each["name"] for each in triton.get_model_metadata("sum", as_json=True)["outputs"]]
     inputs = [each["name"] for each in triton.get_model_metadata("sum", as_json=True)["inputs"]]
     tensors = [given(np.full((2, 3), 1 + index, np.float32), name) for index, name in enumerate(inputs)]
@@ -172,6 +179,13 @@ def test_version_outputs_priority_timeout_and_own_parameters_are_taken(triton):
     assert [output.name for output in result.get_response().outputs] == names[:1]
     everything = triton.infer("sum", tensors)
     assert [output.name for output in everything.get_response().outputs] == names
+
+
+def test_classes_are_told_instead_of_scores(triton, plane):
+    result = triton.infer("image", [given(images(2))], outputs=[client.InferRequestedOutput("scores", class_count=2)])
+    scores = expected(plane, images(2))
+    told = [[int(text.decode().split(":")[1]) for text in row] for row in result.as_numpy("scores")]
+    assert told == np.argsort(-scores, axis=1)[:, :2].tolist()
 
 
 def test_compressed_request_is_read(triton, plane):
@@ -245,30 +259,35 @@ def test_statistics_count_requests_and_rows(triton):
 
 def test_repository_lists_loads_and_unloads(triton, repository):
     index = triton.get_model_repository_index(as_json=True)["models"]
-    assert [(entry["name"], entry["version"], entry["state"]) for entry in index] == [
-        ("image", "1", "READY"),
-        ("image", "2", "READY"),
-        ("sum", "1", "READY"),
-    ]
+    assert [(entry["name"], entry["state"]) for entry in index] == [("image", "READY"), ("new", "UNAVAILABLE")]
     headers = {"authorization": f"Bearer {TOKEN}"}
-    triton.load_model("image", headers=headers)
+    triton.load_model("image", headers=headers, config="{}")
     triton.unload_model("image", headers=headers)
-    assert repository.asked[-2:] == [("load", "image"), ("unload", "image")]
+    assert repository.asked[-2:] == [
+        ("load", "image", {"config": "{}"}),
+        ("unload", "image", {"unload_dependents": False}),
+    ]
     fails(lambda: triton.load_model("other", headers=headers), "NOT_FOUND", "has no model 'other'")
-    fails(lambda: triton.load_model("image", headers=headers, config="{}"), "INVALID_ARGUMENT", "loaded with config")
 
 
 @pytest.mark.parametrize("headers", [None, {"authorization": "Bearer wrong"}, {"authorization": TOKEN}])
 def test_repository_is_changed_only_with_the_token(triton, repository, headers):
     asked = len(repository.asked)
-    fails(lambda: triton.load_model("image", headers=headers), "UNAUTHENTICATED", "token is missing or wrong")
-    fails(lambda: triton.unload_model("image", headers=headers), "UNAUTHENTICATED", "token is missing or wrong")
+    fails(lambda: triton.load_model("image", headers=headers), "UNAUTHENTICATED", "token")
+    fails(lambda: triton.unload_model("image", headers=headers), "UNAUTHENTICATED", "token")
     assert len(repository.asked) == asked
 
 
-def test_server_without_a_repository_says_so(plane):
-    with serving(plane) as address, client.InferenceServerClient(address) as triton:
-        fails(lambda: triton.load_model("image"), "UNIMPLEMENTED", "start it with --repository")
+def test_server_without_a_repository_lists_its_models_and_loads_none(plane):
+    with serving(plane, token=TOKEN) as address, client.InferenceServerClient(address) as triton:
+        index = triton.get_model_repository_index(as_json=True)["models"]
+        assert [(entry["name"], entry["version"], entry["state"]) for entry in index] == [
+            ("image", "1", "READY"),
+            ("image", "2", "READY"),
+            ("sum", "1", "READY"),
+        ]
+        headers = {"authorization": f"Bearer {TOKEN}"}
+        fails(lambda: triton.load_model("image", headers=headers), "INVALID_ARGUMENT", "--repository")
 
 
 def test_settings_of_traces_and_logs_are_told_and_cannot_be_changed(triton):
@@ -284,7 +303,9 @@ def test_cuda_shared_memory_is_refused_and_may_be_cleaned_up(triton):
     triton.unregister_cuda_shared_memory()
     assert len(triton.get_cuda_shared_memory_status().regions) == 0
     fails(
-        lambda: triton.register_cuda_shared_memory("frames", b"aGFuZGxl", 0, 64), "UNIMPLEMENTED", "system shared memory"
+        lambda: triton.register_cuda_shared_memory("frames", b"aGFuZGxl", 0, 64),
+        "UNIMPLEMENTED",
+        "system shared memory",
     )
 
 
@@ -455,7 +476,7 @@ def test_server_that_allows_no_shared_memory_says_so(plane):
         (lambda t: t.infer("image", [given(images())], sequence_id=5), "INVALID_ARGUMENT", "sequence_id"),
         (lambda t: t.infer("image", [given(images())], timeout=-1), "INVALID_ARGUMENT", "timeout is -1"),
         (
-            lambda t: t.infer("image", [given(images())], outputs=[client.InferRequestedOutput("scores", 2)] * 2),
+            lambda t: t.infer("image", [given(images())], outputs=[client.InferRequestedOutput("scores")] * 2),
             "INVALID_ARGUMENT",
             "asked for twice",
         ),
@@ -541,7 +562,7 @@ def half_a_place(request):
         (with_shape(), "has 768 bytes: expected 4"),
         (with_datatype("FP33"), "datatype 'FP33' is unknown"),
         (with_datatype(""), "datatype '' is unknown"),
-        (with_datatype("BYTES"), "BYTES"),
+        (with_datatype("BYTES"), "says that element 0 has"),
         (both_ways, "contents beside raw_input_contents"),
         (wrong_contents, "has int_contents: expected fp32_contents"),
         (few_contents, "has 1 elements: expected 192"),
@@ -566,7 +587,7 @@ def test_bytes_that_are_no_message_are_refused(address, call):
 
 
 def test_message_over_the_limit_is_refused_also_when_it_is_compressed(plane):
-    with serving(plane, largest_message_bytes=100_000) as address, client.InferenceServerClient(address) as triton:
+    with serving(plane, limits=Limits(body_bytes=100_000)) as address, client.InferenceServerClient(address) as triton:
         large = [given(np.zeros((200, 3, 8, 8), np.float32))]
         fails(lambda: triton.infer("image", large), "RESOURCE_EXHAUSTED", "larger than max")
         fails(
@@ -578,7 +599,7 @@ def test_message_over_the_limit_is_refused_also_when_it_is_compressed(plane):
 def test_port_that_is_taken_is_told(plane, address):
     with (
         pytest.raises(OptionError, match="gRPC cannot listen at"),
-        serving(plane, port=int(address.rpartition(":")[2])),
+        serving(plane, grpc_port=int(address.rpartition(":")[2])),
     ):
         pass
 
