@@ -177,7 +177,7 @@ class _Tensors:
             raise RequestError("an input needs 'name' and 'datatype', both strings")
         if name in self.feeds:
             raise RequestError(f"input '{name}' is there twice")
-        shape = entry.get("shape")
+        shape: Any = entry.get("shape")
         element_count(name, shape)
         parameters = _parameters(entry)
         place = place_of(name, parameters)
