@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-
 from sanderling.core.errors import TensorError
 from sanderling.core.tensor import Array
 from sanderling.run.results import Outputs
