@@ -19,6 +19,7 @@ Block: TypeAlias = npt.NDArray[np.uint8]
 _STEP = 2**20
 _KEPT_BYTES = 64 * 2**20
 _LEAST_KEPT_BYTES = 64 * 2**10
+_TRIED = 4  # blocks that are looked at before another one is made
 _UNUSED = 2  # references to a block: the pool's, and the one that getrefcount is called with
 _WINDOWS = {b"gzip": 31, b"x-gzip": 31, b"deflate": 15}
 
@@ -82,16 +83,16 @@ class BodyPool:
         """A body of that size."""
         if not _LEAST_KEPT_BYTES <= size <= self._limit_bytes:
             return SizedBody(size, aligned_at)
-        kept = self._kept.get(size)
-        if kept:
+        kept = self._kept.setdefault(size, deque())
+        for _ in range(min(len(kept), _TRIED)):
             kept.rotate(-1)
             if getrefcount(kept[-1]) == _UNUSED:
                 return SizedBody(size, aligned_at, kept[-1])
         block = np.empty(size + ALIGNMENT, np.uint8)
         if self.kept_bytes + size > self._limit_bytes:  # sizes have changed, or very many wait
-            self._kept.clear()
+            self._kept = {size: deque()}
             self.kept_bytes = 0
-        self._kept.setdefault(size, deque()).append(block)
+        self._kept[size].append(block)
         self.kept_bytes += size
         return SizedBody(size, aligned_at, block)
 
