@@ -141,6 +141,16 @@ class Session:
         return self.manifest.outputs
 
     @property
+    def accepted(self) -> tuple[TensorSpec, ...]:
+        """What one request may bring: any number of rows where calls of a fixed size are filled up."""
+        return self._accepted
+
+    @property
+    def returned(self) -> tuple[TensorSpec, ...]:
+        """What one request gets for that; an axis of one name has the size that it has in the inputs."""
+        return self._served.rows.returned
+
+    @property
     def variant(self) -> Variant:
         """The variant that runs now."""
         return self._active.variant
@@ -218,6 +228,7 @@ class Session:
         deadline_ms: float | None = None,
         priority: int = 0,
         stream: Hashable = None,
+        wait: bool = True,
     ) -> Future[Outputs]:
         """Run once and return at once; arguments and errors as of ``run``.
 
@@ -229,6 +240,7 @@ class Session:
             deadline_ms: as of ``run``.
             priority: as of ``run``.
             stream: whose order is kept; the calling thread's by default.
+            wait: for room in a full queue, where the policy says so; without it a full queue always refuses.
 
         Returns:
             A future that may be cancelled until its batch starts.
@@ -239,6 +251,7 @@ class Session:
             deadline_ms=self._due_ms(deadline_ms),
             priority=priority,
             stream=stream,
+            wait=wait,
         )
 
     async def run_async(self, feeds: Feeds | Array, *, deadline_ms: float | None = None, priority: int = 0) -> Outputs:
