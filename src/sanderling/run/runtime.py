@@ -562,6 +562,9 @@ class Runtime:
                 self._settle(ticket, "failed")
                 continue
             self._settle(ticket, "completed")
+            result.batch_requests = len(batch.live)
+            result.queue_ms = batch.dispatch.started_ms - ticket.arrival_ms
+            result.compute_ms = now_ms - batch.dispatch.started_ms
             self.counts["completed late"] += now_ms > ticket.deadline_ms
             self.latencies_ms.append(now_ms - ticket.arrival_ms)
         return []

@@ -214,6 +214,7 @@ class Session:
         deadline_ms: float | None = None,
         priority: int = 0,
         stream: Hashable = None,
+        wait: bool = True,
     ) -> Future[Outputs]:
         """Run once and return at once; arguments and errors as of ``run``.
 
@@ -225,6 +226,7 @@ class Session:
             deadline_ms: as of ``run``.
             priority: as of ``run``.
             stream: whose order is kept; the calling thread's by default.
+            wait: for room in a full queue, where the policy says so; without it a full queue always refuses.
 
         Returns:
             A future that may be cancelled until its batch starts.
@@ -235,6 +237,7 @@ class Session:
             deadline_ms=self._due_ms(deadline_ms),
             priority=priority,
             stream=stream,
+            wait=wait,
         )
 
     async def run_async(self, feeds: Feeds | Array, *, deadline_ms: float | None = None, priority: int = 0) -> Outputs:
