@@ -7,6 +7,7 @@ import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TypeVar
 
@@ -29,12 +30,17 @@ class Admission:
 
     Args:
         pool: that holds them.
-        snapshots: where their copies are.
+        snapshots: where their copies are; a folder in the cache by default.
+        worker: process that runs golden vectors; one for each version by default.
+
+    Raises:
+        OutputError: copies cannot be written.
     """
 
-    def __init__(self, pool: Pool, snapshots: Snapshots) -> None:
+    def __init__(self, pool: Pool, *, snapshots: Snapshots | None = None, worker: Worker | None = None) -> None:
         self._pool = pool
-        self._snapshots = snapshots
+        self._snapshots = snapshots or Snapshots()
+        self._worker = worker
 
     def copy(self, path: Path) -> Package:
         """Copy a package and check its hashes.
@@ -58,7 +64,7 @@ class Admission:
             RefusedError: the policy's limit does not hold both versions.
             SanderlingError: it cannot be read or loaded.
         """
-        quietly(lambda: _check(package))
+        quietly(lambda: self._check(package))
         if beside:
             self._pool.pin(beside)
         try:
@@ -78,6 +84,17 @@ class Admission:
     def drop(self, package: Package) -> None:
         """Remove a copy."""
         self._snapshots.drop(package)
+
+    def close(self) -> None:
+        """Remove all copies."""
+        self._snapshots.close()
+
+    def _check(self, package: Package) -> None:
+        """Golden vectors of every variant, in a process that a broken model may crash."""
+        with nullcontext(self._worker) if self._worker is not None else Worker() as worker:
+            failed = [check for check in check_golden(package, worker, threads=_CHECK_THREADS) if not check.passed]
+        if failed:
+            raise NotMetError(f"{failed[0].name}: {failed[0].detail}")
 
     def _check_room(self, package: Package, beside: str) -> None:
         variant = package.variant()
@@ -109,14 +126,6 @@ def quietly(call: Callable[[], Result]) -> Result:
 
     threading.Thread(target=run, name="sanderling-admission", daemon=True).start()
     return future.result()
-
-
-def _check(package: Package) -> None:
-    """Golden vectors of every variant, in a process that a broken model may crash."""
-    with Worker() as worker:
-        failed = [check for check in check_golden(package, worker, threads=_CHECK_THREADS) if not check.passed]
-    if failed:
-        raise NotMetError(f"{failed[0].name}: {failed[0].detail}")
 
 
 def _warm(session: Session) -> None:

@@ -84,7 +84,8 @@ def judge_canary(rules: CanaryRules, old: VersionTally, new: VersionTally, *, ru
 def _too_often(what: str, limit: int, old: tuple[int, int], new: tuple[int, int]) -> str:
     """Say that ``new``, faults and requests, reaches the limit and is worse than ``old``; empty if not."""
     faults, requests = new
-    if faults < limit or faults * old[1] <= old[0] * requests and old[1]:
+    is_no_worse = old[1] > 0 and faults * old[1] <= old[0] * requests
+    if faults < limit or is_no_worse:
         return ""
     return f"{faults} of {requests} {what}, of the old version {old[0]} of {old[1]}"
 

@@ -1,7 +1,7 @@
 """The repository: a folder of packages that is watched. What changes there is checked, loaded, and takes over.
 
-A version that is worse than it says never gets a request, one that turns out worse is taken back, and the version before
-stays loaded for a while: going back is one assignment. What lies where is said in ``serve/sources.py``.
+A version that is worse than it says never gets a request, one that turns out worse is taken back, and the version
+before stays loaded for a while: going back is one assignment. What lies where is said in ``serve/sources.py``.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from sanderling.core.errors import OptionError, SanderlingError
 from sanderling.core.files import sha256_of
@@ -19,10 +19,10 @@ from sanderling.model.package import MANIFEST, Package
 from sanderling.run.pool import Pool
 from sanderling.serve.admission import Admission
 from sanderling.serve.canary import CanaryRules
-from sanderling.serve.data_plane import DataPlane, Finished
+from sanderling.serve.data_plane import DataPlane, Finished, ServedModel
+from sanderling.serve.descriptions import describe_repository
 from sanderling.serve.errors import ConflictError, NotFoundError
 from sanderling.serve.rotation import Rotation, Version
-from sanderling.serve.snapshots import Snapshots
 from sanderling.serve.sources import Misplaced, Source, Stamp, check_name, list_sources
 from sanderling.serve.trial import Trial
 from sanderling.serve.version_policy import VersionPolicy
@@ -51,15 +51,6 @@ class RepositorySettings(NamedTuple):
     canary: CanaryRules | None = None
 
 
-class IndexEntry(NamedTuple):
-    """A version as the protocol's index names it; ``state`` is READY, LOADING or UNAVAILABLE."""
-
-    name: str
-    version: str
-    state: str
-    reason: str
-
-
 class Repository:
     """Watches a folder of packages, and keeps a data plane as the folder is. Close it after the pool.
 
@@ -68,7 +59,7 @@ class Repository:
         pool: that holds the versions.
         plane: through which requests reach them.
         settings: see there.
-        snapshots: where copies of packages are; a folder in the cache by default.
+        admission: that checks and loads versions; one with its copies in the cache by default.
         now_s: monotonic clock.
 
     Raises:
@@ -83,7 +74,7 @@ class Repository:
         plane: DataPlane,
         settings: RepositorySettings | None = None,
         *,
-        snapshots: Snapshots | None = None,
+        admission: Admission | None = None,
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
         if not root.is_dir():
@@ -92,8 +83,7 @@ class Repository:
         self.settings = settings or RepositorySettings()
         self._pool = pool
         self._plane = plane
-        self._snapshots = snapshots or Snapshots()
-        self._admission = Admission(pool, self._snapshots)
+        self._admission = admission or Admission(pool)
         self._now_s = now_s
         self._changing = threading.RLock()  # held while versions are checked and loaded, which takes its time
         self._lock = threading.RLock()  # held for moments, while the roles of versions change
@@ -129,7 +119,7 @@ class Repository:
         self.stop()
         if self._observe in self._plane.observers:
             self._plane.observers.remove(self._observe)
-        self._snapshots.close()
+        self._admission.close()
 
     def scan(self, *, patient: bool = True) -> None:
         """Look at the folder once, and do what follows.
@@ -156,25 +146,30 @@ class Repository:
                 elif decision.action == "roll-back":
                     self._end_trial(rotation, decision.reason)
 
-    def index(self, *, ready: bool = False) -> tuple[IndexEntry, ...]:
+    def index(self, *, ready_only: bool = False) -> tuple[dict[str, str], ...]:
         """All versions that are served, were refused, or could be loaded.
 
         Args:
-            ready: only those that take requests.
-        """
-        entries: dict[tuple[str, str], IndexEntry] = {}
-        for model in self._plane.models:
-            state = ("READY", "") if model.is_ready else ("UNAVAILABLE", "its last requests failed")
-            entries[model.name, model.version] = IndexEntry(model.name, model.version, *state)
-        with self._lock:
-            for rotation in list(self._rotations.values()):
-                for number, reason in _absent(rotation).items():
-                    state = "LOADING" if self._loading == (rotation.name, number) else "UNAVAILABLE"
-                    key = rotation.name, str(number)
-                    entries.setdefault(key, IndexEntry(*key, state, "" if state == "LOADING" else reason))
-        return tuple(entry for _, entry in sorted(entries.items()) if not ready or entry.state == "READY")
+            ready_only: only those that take requests.
 
-    def load(self, name: str, parameters: Mapping[str, object] | None = None) -> None:
+        Returns:
+            ``name``, ``version``, ``state`` (READY, LOADING or UNAVAILABLE) and ``reason`` of each.
+        """
+        entries = {
+            (entry["name"], entry["version"]): entry
+            for entry in describe_repository(self._plane)
+        }
+        with self._lock:
+            for rotation in self._rotations.values():
+                for number, reason in _absent(rotation).items():
+                    key = rotation.name, str(number)
+                    entries.setdefault(key, _entry(*key, "UNAVAILABLE", reason))
+            if self._loading is not None:
+                key = self._loading[0], str(self._loading[1])
+                entries[key] = _entry(*key, "LOADING", "")
+        return tuple(entry for _, entry in sorted(entries.items()) if not ready_only or entry["state"] == "READY")
+
+    def load(self, name: str, parameters: Mapping[str, Any] | None = None) -> None:
         """Load what the folder has of a model now, also versions that were refused or rolled back before.
 
         Raises:
@@ -206,7 +201,7 @@ class Repository:
             if rotation.refused:
                 raise rotation.refused[max(rotation.refused)]
 
-    def unload(self, name: str, parameters: Mapping[str, object] | None = None) -> None:
+    def unload(self, name: str, parameters: Mapping[str, Any] | None = None) -> None:
         """Take all versions of a model away until ``load`` is called; what waits and runs ends before.
 
         Raises:
@@ -300,7 +295,7 @@ class Repository:
         if rotation.is_off:
             return
         wanted = self._wanted(rotation, patient=patient)
-        while not all([self._admit(rotation, number) for number in wanted if number not in rotation.loaded]):
+        while not all(self._admit(rotation, number) for number in wanted if number not in rotation.loaded):
             wanted = self._wanted(rotation, patient=patient)
         if not wanted and rotation.loaded:
             self._take_down(rotation, "its package was deleted")
@@ -363,7 +358,6 @@ class Repository:
     def _admit(self, rotation: Rotation, number: int) -> bool:
         """Check and load a version; False, with an event, where it is refused."""
         name, known = rotation.name, rotation.versions.get(number)
-        label = f"{name}:{number}"
         source = self._sources.get((name, number)) or self._sources.get((name, 0))
         package = known.package if known is not None else None
         self._loading = name, number
@@ -375,16 +369,10 @@ class Repository:
                 if not source.version and self._is_known(rotation, package):
                     self._admission.drop(package)
                     return False
-            beside = f"{name}:{rotation.default}" if rotation.default in rotation.loaded else ""
-            session = self._admission.load(package, label, beside=beside)
-            try:
-                served = self._plane.add(session, name=name, version=str(number))
-            except SanderlingError:
-                session.close()
-                raise
+            served = self._serve(rotation, number, package)
         except SanderlingError as error:
             rotation.refused[number] = error
-            self._tell("version-refused", label, str(error), name)
+            self._tell("version-refused", f"{name}:{number}", str(error), name)
             if package is not None and known is None:
                 self._admission.drop(package)
             return False
@@ -392,12 +380,22 @@ class Repository:
             self._loading = None
         with self._lock:
             rotation.refused.pop(number, None)
-            stamp = known.stamp if known is not None or source is None else source.stamp
+            stamp = source.stamp if source is not None else ()
             rotation.versions[number] = Version(number, stamp, _digest(package), package, served)
             if source is not None and not source.version:
                 rotation.counted = max(rotation.counted, number)
-        self._tell("version-loaded", label, f"hashes and golden vectors hold; it runs on {session.lanes[0]}", name)
+        reason = f"hashes and golden vectors hold; it runs on {served.session.lanes[0]}"
+        self._tell("version-loaded", served.label, reason, name)
         return True
+
+    def _serve(self, rotation: Rotation, number: int, package: Package) -> ServedModel:
+        beside = rotation.loaded.get(rotation.default)
+        session = self._admission.load(package, f"{rotation.name}:{number}", beside=beside.label if beside else "")
+        try:
+            return self._plane.add(session, name=rotation.name, version=str(number))
+        except SanderlingError:
+            session.close()
+            raise
 
     def _is_known(self, rotation: Rotation, package: Package) -> bool:
         """Whether a package that was written again is the one that is served, or one that was rolled back."""
@@ -502,6 +500,10 @@ class Repository:
         except Exception as error:  # noqa: BLE001 - shown as any thread's
             shown = (type(error), error, error.__traceback__, threading.current_thread())
             threading.excepthook(threading.ExceptHookArgs(shown))
+
+
+def _entry(name: str, version: str, state: str, reason: str) -> dict[str, str]:
+    return {"name": name, "version": version, "state": state, "reason": reason}
 
 
 def _absent(rotation: Rotation) -> dict[int, str]:

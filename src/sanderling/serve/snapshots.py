@@ -1,7 +1,7 @@
 """Copies of the packages that are served, so that nothing that happens in the repository's folder reaches them.
 
-A lane is loaded when it is first needed, and again after its memory was given back: long after its package in the folder
-may have been replaced.
+A lane is loaded when it is first needed, and again after its memory was given back: long after its package in the
+folder may have been replaced.
 """
 
 from __future__ import annotations

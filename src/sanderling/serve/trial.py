@@ -31,9 +31,7 @@ class Trial:
         self._began_s = now_s()
         self._lock = threading.Lock()
         self._counts: dict[str, Counter[str]] = {old: Counter(), new: Counter()}
-        self._latencies_ms: dict[str, deque[float]] = {
-            version: deque(maxlen=_KEPT_LATENCIES) for version in (old, new)
-        }
+        self._latencies_ms: dict[str, deque[float]] = {version: deque(maxlen=_KEPT_LATENCIES) for version in (old, new)}
 
     def count(self, finished: Finished) -> bool:
         """Count a request; returns whether it is a fault of the canary."""
