@@ -15,6 +15,7 @@ import mmap
 import os
 import stat
 import threading
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,6 +23,7 @@ import numpy as np
 
 from sanderling.core.errors import OptionError, TensorError, UnavailableError, first_line
 from sanderling.core.tensor import Array
+from sanderling.serve.errors import ConflictError, NotFoundError
 
 FOLDER = Path("/dev/shm")  # noqa: S108 - where POSIX shared memory lies on Linux
 ANY_KEY = "/"
@@ -47,6 +49,45 @@ class Region:
 
 
 @dataclass(frozen=True)
+class Place:
+    """Where a request says that a tensor lies, or goes.
+
+    Attributes:
+        region: its name.
+        offset: in the region, in bytes.
+        size_bytes: that the client gives it.
+    """
+
+    region: str
+    offset: int
+    size_bytes: int
+
+
+def place_of(name: str, parameters: Mapping[str, object]) -> Place | None:
+    """The place that a tensor's parameters tell; None where they tell of none.
+
+    Args:
+        name: of the tensor, for errors.
+        parameters: as the protocol has them: ``shared_memory_region``, ``shared_memory_offset`` and
+            ``shared_memory_byte_size``.
+
+    Raises:
+        TensorError: one of them is missing or of another type.
+    """
+    region = parameters.get("shared_memory_region")
+    size_bytes = parameters.get("shared_memory_byte_size")
+    offset = parameters.get("shared_memory_offset", 0)
+    if region is None and size_bytes is None and not offset:
+        return None
+    if not isinstance(region, str) or type(size_bytes) is not int or type(offset) is not int:
+        raise TensorError(
+            f"tensor '{_shown(name)}' has parameters of shared memory that are missing or of a wrong type: expected "
+            "shared_memory_region (string), shared_memory_byte_size and shared_memory_offset (whole numbers)"
+        )
+    return Place(region, offset, size_bytes)
+
+
+@dataclass(frozen=True)
 class _Mapped:
     region: Region
     memory: mmap.mmap
@@ -63,7 +104,9 @@ class SharedMemoryRegistry:
 
     def __init__(self, prefix: str = "") -> None:
         if prefix and not (prefix.startswith("/") and "/" not in prefix[1:] and "\0" not in prefix):
-            raise OptionError(f"shared memory prefix '{prefix}' has the wrong form: expected / or a name such as /camera-")
+            raise OptionError(
+                f"shared memory prefix '{prefix}' has the wrong form: expected / or a name such as /camera-"
+            )
         self._prefix = prefix
         self._mapped: dict[str, _Mapped] = {}
         self._lock = threading.Lock()
@@ -83,7 +126,8 @@ class SharedMemoryRegistry:
             size_bytes: of the part.
 
         Raises:
-            OptionError: the name is taken, or the key, the offset or the size cannot be used.
+            ConflictError: the name is taken.
+            OptionError: the key, the offset or the size cannot be used.
             UnavailableError: the server allows no shared memory, or this system has none.
         """
         file_name = self._file_name(key)
@@ -95,7 +139,7 @@ class SharedMemoryRegistry:
         region = Region(name, key, offset, size_bytes)
         with self._lock:
             if name in self._mapped:
-                raise OptionError(f"{told} is registered already: unregister it first, or take another name")
+                raise ConflictError(f"{told} is registered already: unregister it first, or take another name")
             if len(self._mapped) >= MOST_REGIONS:
                 raise OptionError(f"{told} is one too many: {MOST_REGIONS} are registered; unregister some first")
             self._mapped[name] = _map(region, file_name)
@@ -116,7 +160,7 @@ class SharedMemoryRegistry:
         """What is registered: the region of that name, or all of them.
 
         Raises:
-            OptionError: there is no region of that name.
+            NotFoundError: there is no region of that name.
         """
         if name:
             return (self._find(name).region,)
@@ -135,7 +179,7 @@ class SharedMemoryRegistry:
             uint8, shape (size_bytes,). While it lives, the region stays mapped.
 
         Raises:
-            OptionError: there is no region of that name.
+            NotFoundError: there is no region of that name.
             TensorError: the bytes do not lie in the region, or the client has made its object smaller.
         """
         mapped = self._find(name)
@@ -157,7 +201,7 @@ class SharedMemoryRegistry:
             mapped = self._mapped.get(name)
             if mapped is None:
                 known = ", ".join(_shown(each) for each in list(self._mapped)[:10]) or "none"
-                raise OptionError(f"there is no shared memory region '{_shown(name)}': registered are {known}")
+                raise NotFoundError(f"there is no shared memory region '{_shown(name)}': registered are {known}")
             return mapped
 
     def _file_name(self, key: str) -> str:
@@ -170,10 +214,18 @@ class SharedMemoryRegistry:
                 "this server allows no shared memory: start it with --shared-memory-prefix, or send tensors in requests"
             )
         name = key.removeprefix("/")
-        if not name or len(name.encode(errors="replace")) > _LONGEST_NAME or "/" in name or "\0" in name or name in (".", ".."):
+        if (
+            not name
+            or len(name.encode(errors="replace")) > _LONGEST_NAME
+            or "/" in name
+            or "\0" in name
+            or name in (".", "..")
+        ):
             raise OptionError(f"shared memory key '{_shown(key)}' has the wrong form: expected a name such as /frames")
         if not f"/{name}".startswith(self._prefix):
-            raise OptionError(f"shared memory key '{_shown(key)}' is not allowed: expected one that begins with {self._prefix}")
+            raise OptionError(
+                f"shared memory key '{_shown(key)}' is not allowed: expected one that begins with {self._prefix}"
+            )
         return name
 
 

@@ -13,9 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sanderling.core.errors import InputError, TensorError
+from sanderling.core.errors import TensorError
 from sanderling.core.tensor import Array
 from sanderling.run.results import Outputs
+from sanderling.serve.errors import RequestError
+from sanderling.serve.parameters import check_parameters, read_deadline_ms, read_priority
+from sanderling.serve.shared_memory import Place, SharedMemoryRegistry, place_of
 from sanderling.serve.tensors import (
     Buffer,
     datatype_of,
@@ -28,15 +31,8 @@ from sanderling.serve.tensors import (
 
 if TYPE_CHECKING:
     from sanderling.serve.data_plane import ServedModel
-    from sanderling.serve.services import SharedMemory
 
-DEFAULT_LEVEL = 5  # of the protocol's priorities, of which 1 is the highest
-_LOWEST = -100
 _MOST_TENSORS = 1024
-
-
-class RequestError(InputError):
-    """A request that does not follow the protocol."""
 
 
 @dataclass(slots=True)
@@ -46,15 +42,13 @@ class WantedOutput:
     Attributes:
         binary: as bytes after the JSON, not as a list in it.
         classes: instead of the scores, so many of the best classes with their labels; 0 for the scores.
-        region: of shared memory that it is written to; empty for the answer's body.
+        place: in shared memory that it is written to; None for the answer's body.
     """
 
     name: str
     binary: bool = False
     classes: int = 0
-    region: str = ""
-    offset: int = 0
-    size_bytes: int = 0
+    place: Place | None = None
 
 
 @dataclass(slots=True)
@@ -77,7 +71,7 @@ class InferRequest:
 
 
 def read_request(
-    body: memoryview, header_length: int | None, memory: SharedMemory | None = None, *, timeout_us: int = 0
+    body: memoryview, header_length: int | None, memory: SharedMemoryRegistry, *, left_ms: float | None = None
 ) -> InferRequest:
     """Read an inference request. Tensors that come as bytes are views of the body.
 
@@ -85,11 +79,12 @@ def read_request(
         body: of the HTTP request.
         header_length: bytes of JSON before the tensors; None where all of it is JSON.
         memory: registered regions.
-        timeout_us: from a header; the request's own parameter is stronger.
+        left_ms: by a header; the shorter one of this and the request's own timeout counts.
 
     Raises:
         RequestError: it is no JSON, or not what the protocol says.
         TensorError: a tensor is not what it says.
+        OptionError: a parameter has no value that it can have.
     """
     length = len(body) if header_length is None else header_length
     if length > len(body):
@@ -103,29 +98,31 @@ def read_request(
         tensors.read(entry)
     tensors.check_end()
     parameters = _parameters(content)
-    timeout_us = _whole(parameters, "timeout", timeout_us)
+    check_parameters(parameters)
     identifier = content.get("id", "")
     if not isinstance(identifier, str):
         raise RequestError(f"'id' is a {type(identifier).__name__}: expected a string")
+    all_binary = _flag(parameters, "binary_data_output")
     return InferRequest(
         tensors.feeds,
-        _wanted(content),
+        _wanted(content.get("outputs"), binary=all_binary),
         identifier,
-        all_binary=_flag(parameters, "binary_data_output"),
-        deadline_ms=timeout_us / 1e3 if timeout_us else None,
-        priority=to_priority(_whole(parameters, "priority", 0)),
+        all_binary=all_binary,
+        deadline_ms=read_deadline_ms(parameters, left_ms),
+        priority=read_priority(parameters),
     )
 
 
-def to_priority(level: int) -> int:
-    """Our priority for one of the protocol's levels: 1 is the highest, 5 the default, more is background work."""
-    return max(DEFAULT_LEVEL - level, _LOWEST) if level else 0
-
-
 def write_response(
-    model: ServedModel, request: InferRequest, outputs: Outputs, memory: SharedMemory | None = None
+    model: ServedModel, request: InferRequest, outputs: Outputs, written: Mapping[str, int]
 ) -> tuple[bytes, list[Buffer]]:
     """The answer to an inference request.
+
+    Args:
+        model: that answered.
+        request: that it answers.
+        outputs: of the model.
+        written: bytes of each output that is in shared memory.
 
     Returns:
         JSON, and the bytes of the tensors that are not in it, in their order.
@@ -145,8 +142,8 @@ def write_response(
             "datatype": "BYTES" if array.dtype.kind in "OUS" else datatype_of(array.dtype.name),
             "shape": list(array.shape),
         }
-        if each.region:
-            entry["parameters"] = _to_memory(each, array, memory)
+        if each.place is not None:
+            entry["parameters"] = _place_parameters(each.place, written[each.name])
         elif each.binary:
             data = encode_binary(array)
             entry["parameters"] = {"binary_data_size": len(data)}
@@ -191,7 +188,7 @@ def classified(scores: Array, classes: int, labels: Sequence[str] | None) -> Arr
 class _Tensors:
     """Reads inputs one after the other; those that come as bytes lie in their order behind the JSON."""
 
-    def __init__(self, tail: memoryview, memory: SharedMemory | None) -> None:
+    def __init__(self, tail: memoryview, memory: SharedMemoryRegistry) -> None:
         self.feeds: dict[str, Array] = {}
         self._tail = tail
         self._at = 0
@@ -209,8 +206,10 @@ class _Tensors:
         shape = entry.get("shape")
         element_count(name, shape)
         parameters = _parameters(entry)
-        if "shared_memory_region" in parameters:
-            data = _from_memory(parameters, self._memory)
+        place = place_of(name, parameters)
+        data: Buffer
+        if place is not None:
+            data = memoryview(self._memory.view(place.region, place.offset, place.size_bytes))
         elif "binary_data_size" in parameters:
             data = self._take(name, _whole(parameters, "binary_data_size", 0))
         elif "data" in entry:
@@ -248,34 +247,30 @@ def _parse(text: memoryview) -> dict[str, Any]:
     return content
 
 
-def _wanted(content: Mapping[str, Any]) -> list[WantedOutput]:
-    entries = content.get("outputs")
+def _wanted(entries: object, *, binary: bool) -> list[WantedOutput]:
     if entries is None:
         return []
     if not isinstance(entries, list) or len(entries) > _MOST_TENSORS:
         raise RequestError(f"'outputs' must be a list of at most {_MOST_TENSORS}")
-    binary_by_default = _flag(_parameters(content), "binary_data_output")
-    found = [_wanted_output(entry, binary_by_default=binary_by_default) for entry in entries]
+    found = [_wanted_output(entry, binary=binary) for entry in entries]
     if len({output.name for output in found}) < len(found):
         raise RequestError("an output is asked for twice")
     return found
 
 
-def _wanted_output(entry: object, *, binary_by_default: bool) -> WantedOutput:
+def _wanted_output(entry: object, *, binary: bool) -> WantedOutput:
     if not isinstance(entry, dict) or not isinstance(entry.get("name"), str):
         raise RequestError("an output needs 'name', a string")
-    parameters = _parameters(entry)
-    region = parameters.get("shared_memory_region", "")
-    if not isinstance(region, str):
-        raise RequestError(f"'shared_memory_region' of output '{entry['name']}' must be a string")
-    return WantedOutput(
-        entry["name"],
-        _flag(parameters, "binary_data", default=binary_by_default),
+    name, parameters = entry["name"], _parameters(entry)
+    wanted = WantedOutput(
+        name,
+        _flag(parameters, "binary_data", default=binary),
         _whole(parameters, "classification", 0),
-        region,
-        _whole(parameters, "shared_memory_offset", 0),
-        _whole(parameters, "shared_memory_byte_size", 0),
+        place_of(name, parameters),
     )
+    if wanted.place is not None and wanted.classes:
+        raise RequestError(f"output '{name}' is asked for as classes and in shared memory: choose one")
+    return wanted
 
 
 def _parameters(entry: Mapping[str, Any]) -> dict[str, Any]:
@@ -301,28 +296,6 @@ def _flag(parameters: Mapping[str, Any], name: str, *, default: bool = False) ->
     return value
 
 
-def _from_memory(parameters: Mapping[str, Any], memory: SharedMemory | None) -> memoryview:
-    region = parameters["shared_memory_region"]
-    if not isinstance(region, str):
-        raise RequestError("'shared_memory_region' must be a string")
-    offset = _whole(parameters, "shared_memory_offset", 0)
-    return _memory(memory).view(region, offset, _whole(parameters, "shared_memory_byte_size", 0))
-
-
-def _to_memory(wanted: WantedOutput, array: Array, memory: SharedMemory | None) -> dict[str, Any]:
-    """Write an output to its region; the entry's parameters that say so."""
-    place = _memory(memory).view(wanted.region, wanted.offset, wanted.size_bytes)
-    data = encode_binary(array)
-    if len(data) > len(place):
-        raise TensorError(f"output '{wanted.name}' has {len(data)} bytes: its shared memory has only {len(place)}")
-    place[: len(data)] = data
-    parameters = {"shared_memory_region": wanted.region, "shared_memory_byte_size": len(data)}
-    return {**parameters, "shared_memory_offset": wanted.offset} if wanted.offset else parameters
-
-
-def _memory(memory: SharedMemory | None) -> SharedMemory:
-    if memory is None:
-        raise RequestError("this server has no shared memory: send tensors in the body")
-    return memory
-
-
+def _place_parameters(place: Place, size_bytes: int) -> dict[str, Any]:
+    parameters = {"shared_memory_region": place.region, "shared_memory_byte_size": size_bytes}
+    return {**parameters, "shared_memory_offset": place.offset} if place.offset else parameters
