@@ -155,10 +155,7 @@ class Repository:
         Returns:
             ``name``, ``version``, ``state`` (READY, LOADING or UNAVAILABLE) and ``reason`` of each.
         """
-        entries = {
-            (entry["name"], entry["version"]): entry
-            for entry in describe_repository(self._plane)
-        }
+        entries = {(entry["name"], entry["version"]): entry for entry in describe_repository(self._plane)}
         with self._lock:
             for rotation in self._rotations.values():
                 for number, reason in _absent(rotation).items():
