@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,7 +17,7 @@ from sanderling.serve.grpc_.wire import join_response, split_request
 from sanderling.serve.output_places import OutputPlaces
 from sanderling.serve.parameters import check_parameters, read_deadline_ms, read_priority
 from sanderling.serve.shared_memory import Place, SharedMemoryRegistry, place_of
-from sanderling.serve.tensors import datatype_of, decode_binary, decode_json, encode_binary
+from sanderling.serve.tensors import Buffer, datatype_of, decode_binary, decode_json, encode_binary
 
 if TYPE_CHECKING:
     Parameters = Mapping[str, messages.InferParameter]
@@ -66,18 +66,16 @@ class Inference:
         registry: SharedMemoryRegistry,
         *,
         left_ms: float | None = None,
-        stream: Hashable = None,
-    ) -> messages.ModelInferResponse | tuple[messages.ModelInferResponse, list[bytes | bytearray | memoryview]]:
+    ) -> bytes:
         """Run it; cancelling this frees its place in the queue.
 
         Args:
             plane: that has the model.
             registry: of shared memory.
             left_ms: of the call's deadline.
-            stream: whose order is kept.
 
         Returns:
-            The answer's message without its tensors, and those.
+            The answer, a ``ModelInferResponse``.
 
         Raises:
             SanderlingError: what was wrong.
@@ -97,7 +95,6 @@ class Inference:
             outputs=list(wanted),
             deadline_ms=deadline_ms,
             priority=priority,
-            stream=stream,
             buffers=places.buffers,
             pinned=bool(header.model_version),
         )
@@ -132,7 +129,7 @@ class Inference:
             if has_contents:
                 raise TensorError(f"input '{name}' has contents and a place in shared memory: send one of the two")
             data = registry.view(place.region, place.offset, place.size_bytes)
-            return decode_binary(name, tensor.datatype, shape, memoryview(data))
+            return decode_binary(name, tensor.datatype, shape, data)
         if not has_contents:
             view = next(raw, None)
             if view is None:
@@ -193,14 +190,14 @@ def _answer(
     outputs: Outputs,
     wanted: Mapping[str, Place | None],
     places: OutputPlaces,
-) -> tuple[messages.ModelInferResponse, list[bytes | bytearray | memoryview]]:
+) -> bytes:
     answer = messages.ModelInferResponse(model_name=model.name, model_version=model.version, id=header.id)
     if outputs.stale:
         answer.parameters["stale"].bool_param = True
     if outputs.tripped:
         answer.parameters["tripped"].string_param = outputs.tripped
     written = places.write(outputs)
-    tensors: list[bytes | bytearray | memoryview] = []
+    tensors: list[Buffer] = []
     for name, place in wanted.items():
         array = outputs[name]
         datatype = "BYTES" if array.dtype.kind in "OUS" else datatype_of(array.dtype.name)
@@ -212,9 +209,4 @@ def _answer(
             told.parameters["shared_memory_offset"].int64_param = place.offset
             told.parameters["shared_memory_byte_size"].int64_param = written[name]
             tensors.append(b"")  # clients count on one for every output
-    return answer, tensors
-
-
-def write_answer(answer: messages.ModelInferResponse, tensors: Sequence[bytes | bytearray | memoryview]) -> bytes:
-    """The message of an answer."""
     return join_response(answer.SerializeToString(), tensors)
