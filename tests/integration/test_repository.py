@@ -12,7 +12,8 @@ from sanderling.run.pool import Pool
 from sanderling.serve.admission import Admission
 from sanderling.serve.canary import CanaryRules
 from sanderling.serve.data_plane import DataPlane
-from sanderling.serve.repository import Repository, RepositorySettings
+from sanderling.serve.repository import Repository
+from sanderling.serve.repository_settings import RepositorySettings
 from sanderling.serve.snapshots import Snapshots
 from tests.versions import built, put, with_wrong_golden
 

@@ -140,5 +140,7 @@ def read_options(options: dict[str, Any]) -> RayOptions:
         name = ".".join(map(str, fault["loc"])) or "options"
         raise OptionError(f"{name}: {fault['msg']}; options are {', '.join(RayOptions.model_fields)}") from error
     if chosen.max_replicas < chosen.min_replicas:
-        raise OptionError(f"max_replicas is {chosen.max_replicas}: expected at least min_replicas, {chosen.min_replicas}")
+        raise OptionError(
+            f"max_replicas is {chosen.max_replicas}: expected at least min_replicas, {chosen.min_replicas}"
+        )
     return chosen

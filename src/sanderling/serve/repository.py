@@ -9,8 +9,9 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from sanderling.core.errors import OptionError, SanderlingError
 from sanderling.core.files import sha256_of
@@ -18,10 +19,10 @@ from sanderling.core.progress import Event
 from sanderling.model.package import MANIFEST, Package
 from sanderling.run.pool import Pool
 from sanderling.serve.admission import Admission
-from sanderling.serve.canary import CanaryRules
 from sanderling.serve.data_plane import DataPlane, Finished, ServedModel
 from sanderling.serve.descriptions import describe_repository
 from sanderling.serve.errors import ConflictError, NotFoundError
+from sanderling.serve.repository_settings import RepositorySettings
 from sanderling.serve.rotation import Rotation, Version
 from sanderling.serve.sources import Misplaced, Source, Stamp, check_name, list_sources
 from sanderling.serve.trial import Trial
@@ -29,26 +30,6 @@ from sanderling.serve.version_policy import VersionPolicy
 
 _TRIAL_S = 0.25
 _END_S = 5.0
-
-
-class RepositorySettings(NamedTuple):
-    """How a repository is watched, and how versions follow each other.
-
-    Attributes:
-        interval_s: between two looks at the folder.
-        settle_s: for which a package must not change before it is read: it may still be written.
-        grace_s: for which a version stays loaded that another one replaced.
-        gone_s: after which a package that vanished counts as deleted, not as being replaced.
-        versions: which are served.
-        canary: how a new version is tried first; None swaps at once.
-    """
-
-    interval_s: float = 2.0
-    settle_s: float = 2.0
-    grace_s: float = 60.0
-    gone_s: float = 10.0
-    versions: VersionPolicy = VersionPolicy()
-    canary: CanaryRules | None = None
 
 
 class Repository:
@@ -95,6 +76,8 @@ class Repository:
         self._told: set[Misplaced] = set()
         self._loading: tuple[str, int] | None = None
         self._stopping = threading.Event()
+        self._wake = threading.Event()
+        self._is_hurried = False
         self._alarm = threading.Event()
         self._threads: list[threading.Thread] = []
         plane.observers.append(self._observe)
@@ -107,9 +90,15 @@ class Repository:
             thread.start()
             self._threads.append(thread)
 
+    def look_now(self) -> None:
+        """Let the watch look at the folder at once; what is there counts as whole."""
+        self._is_hurried = True
+        self._wake.set()
+
     def stop(self) -> None:
         """Watch no longer; what is loaded stays."""
         self._stopping.set()
+        self._wake.set()
         self._alarm.set()
         for thread in self._threads:
             thread.join(_END_S)
@@ -478,8 +467,12 @@ class Repository:
         self._pool.runtime.tell(Event(kind=kind, subject=subject, reason=reason), model=model)
 
     def _watch(self) -> None:
-        while not self._stopping.wait(self.settings.interval_s):
-            self._survive(self.scan)
+        while not self._stopping.is_set():
+            self._wake.wait(self.settings.interval_s)
+            self._wake.clear()
+            if not self._stopping.is_set():
+                is_hurried, self._is_hurried = self._is_hurried, False
+                self._survive(partial(self.scan, patient=not is_hurried))
 
     def _tend_trials(self) -> None:
         while not self._stopping.is_set():

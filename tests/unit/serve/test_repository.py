@@ -16,7 +16,8 @@ from sanderling.serve.admission import Admission
 from sanderling.serve.canary import CanaryRules
 from sanderling.serve.data_plane import DataPlane
 from sanderling.serve.errors import ConflictError, NotFoundError
-from sanderling.serve.repository import Repository, RepositorySettings
+from sanderling.serve.repository import Repository
+from sanderling.serve.repository_settings import RepositorySettings
 from sanderling.serve.snapshots import Snapshots
 from sanderling.serve.version_policy import VersionPolicy
 from tests.versions import X, built, put, with_wrong_golden
