@@ -153,7 +153,11 @@ def get(path: str) -> bytes:
 
 def post(path: str, body: bytes = b"", **headers: object) -> bytes:
     """A request with a body; underscores of header names become hyphens."""
-    lines = {"Host": "x", "Content-Length": len(body), **{name.replace("_", "-"): value for name, value in headers.items()}}
+    lines = {
+        "Host": "x",
+        "Content-Length": len(body),
+        **{name.replace("_", "-"): value for name, value in headers.items()},
+    }
     head = "".join(f"{name}: {value}\r\n" for name, value in lines.items() if value is not None)
     return f"POST {path} HTTP/1.1\r\n{head}\r\n".encode() + body
 

@@ -119,9 +119,7 @@ def main() -> None:
     for concurrency in map(int, options.concurrency.split(",")):
         uvloop.run(measure(host, int(port), request, concurrency=concurrency, seconds=0.5))
         before_s, since_s = cpu_s(options.pid), time.perf_counter()
-        latencies_ms = uvloop.run(
-            measure(host, int(port), request, concurrency=concurrency, seconds=options.seconds)
-        )
+        latencies_ms = uvloop.run(measure(host, int(port), request, concurrency=concurrency, seconds=options.seconds))
         used_s, passed_s = cpu_s(options.pid) - before_s, time.perf_counter() - since_s
         results.append(
             {

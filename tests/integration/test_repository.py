@@ -1,12 +1,20 @@
 from __future__ import annotations
 
+import json
+import os
+import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import httpx
 import numpy as np
 import pytest
+import tritonclient.http
+from tritonclient.utils import InferenceServerException
 
 from sanderling.run.pool import Pool
 from sanderling.serve.admission import Admission
@@ -160,3 +168,65 @@ def test_half_written_package_is_waited_for(serve):
         copy.write_bytes(file.read_bytes())
         time.sleep(0.1)
     served.wait_for("version-swapped", "slow:1")
+
+
+@pytest.fixture
+def command(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], str, Path]]:
+    """``sanderling serve --repository``, with its address and its folder, in which is a package."""
+    root = tmp_path / "models"
+    put(built(2.0), root / "demo.sdl")
+    put(built(3.0), tmp_path / "outside.sdl")
+    arguments = ["serve", "--repository", root, "--http", "0", "--grpc", "-1", "--metrics", "-1", "--json"]
+    process = subprocess.Popen(
+        [Path(sys.executable).with_name("sanderling"), *arguments],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "SANDERLING_TOKEN": "secret", "SANDERLING_CACHE": str(tmp_path / "cache")},
+    )
+    try:
+        ready = json.loads(process.stdout.readline())
+        yield process, f"127.0.0.1:{ready['ports']['http']}", root
+    finally:
+        process.terminate()
+        assert process.wait(PATIENCE_S) == 0
+        process.stdout.close()
+        assert list((tmp_path / "cache" / "served").iterdir()) == []
+
+
+def test_tritonclient_manages_the_repository_of_a_running_server(command):
+    process, address, root = command
+    token = {"Authorization": "Bearer secret"}
+    client = tritonclient.http.InferenceServerClient(address)
+
+    def factor() -> float:
+        tensor = tritonclient.http.InferInput("x", [1, 3], "FP32")
+        tensor.set_data_from_numpy(np.ones((1, 3), np.float32))
+        return float(client.infer("demo", [tensor]).as_numpy("y")[0, 0])
+
+    def refused(call: Callable[[], object], status: str, message: str) -> None:
+        with pytest.raises(InferenceServerException, match=message) as caught:
+            call()
+        assert caught.value.status() == status
+
+    ready = {"name": "demo", "version": "1", "state": "READY", "reason": ""}
+    assert client.get_model_repository_index() == [ready]
+    assert factor() == 2.0
+    refused(lambda: client.load_model("demo"), "401", "needs a token")
+    refused(lambda: client.load_model("demo", token, config="{}"), "400", "a package holds its configuration")
+    refused(lambda: client.load_model(".hidden", token), "400", "is no name of a model")
+    refused(lambda: client.load_model("outside", token), "404", "available are demo")
+    client.unload_model("demo", token)
+    assert not client.is_model_ready("demo")
+    client.load_model("demo", token)
+    assert factor() == 2.0
+    put(built(4.0), root / "demo.sdl")
+    process.send_signal(signal.SIGHUP)
+    end_s = time.monotonic() + PATIENCE_S
+    while factor() != 4.0:
+        assert time.monotonic() < end_s
+        time.sleep(0.05)
+    answer = httpx.post(f"http://{address}/v2/repository/models/demo/rollback", headers=token)
+    assert (answer.status_code, answer.json()["name"]) == (200, "demo")
+    assert factor() == 2.0
+    assert httpx.post(f"http://{address}/v2/repository/models/demo/promote", headers=token).status_code == 409
+    assert httpx.post(f"http://{address}/v2/repository/models/demo/rollback").status_code == 401

@@ -136,6 +136,12 @@ class Server:
             http = HttpServer(self.services, make_app(self.services, extra))
             await http.start()
             self.ends["http"] = http
+        if settings.grpc_port is not None:
+            from sanderling.serve.grpc_.server import GrpcServer
+
+            grpc = GrpcServer(self.services)
+            await grpc.start()
+            self.ends["grpc"] = grpc
 
     async def _report(self) -> None:
         """Log events of the runtime: devices that were left, models that were released, batches that failed."""

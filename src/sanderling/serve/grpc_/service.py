@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import hmac
-import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import grpc
 from grpc.aio import ServicerContext as Context
 
-from sanderling.core.errors import InputError, SanderlingError, UnavailableError, first_line
-from sanderling.serve.data_plane import DataPlane
-from sanderling.serve.descriptions import describe_config, describe_model, describe_repository, describe_server
-from sanderling.serve.errors import NotFoundError, UnauthorizedError, code_of, told
+from sanderling.core.errors import SanderlingError, UnavailableError, first_line
+from sanderling.serve.descriptions import describe_config, describe_model, describe_server
+from sanderling.serve.errors import NotFoundError, RequestError, code_of, told
 from sanderling.serve.grpc_ import inference_pb2 as messages
-from sanderling.serve.grpc_.inference import Inference
+from sanderling.serve.grpc_.inference import Inference, plain
 from sanderling.serve.grpc_.wire import stream_error, stream_response
-from sanderling.serve.shared_memory import SharedMemoryRegistry
+from sanderling.serve.services import Services
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
@@ -29,41 +26,17 @@ if TYPE_CHECKING:
 SERVICE = "inference.GRPCInferenceService"
 _MOST_IN_FLIGHT = 64  # of a stream: more are read when answers have left
 _LONGEST_DETAILS = 2000  # characters: they travel in a header, which clients bound
-_LOGGER = logging.getLogger("sanderling.serve")
-
-
-class Repository(Protocol):
-    """Where models are loaded from by name. Its calls may block; they run in a thread."""
-
-    def load(self, name: str) -> None:
-        """Load a model, or its newest version again."""
-
-    def unload(self, name: str) -> None:
-        """Unload all versions of a model."""
 
 
 class InferenceService:
     """What clients may call.
 
     Args:
-        plane: that has the models.
-        registry: of shared memory, the same as of HTTP.
-        repository: that load and unload calls reach; without one they are refused.
-        token: that load and unload calls must bring, as ``authorization: Bearer TOKEN``; empty for none.
+        services: of the server, the same as HTTP's.
     """
 
-    def __init__(
-        self,
-        plane: DataPlane,
-        registry: SharedMemoryRegistry,
-        *,
-        repository: Repository | None = None,
-        token: str = "",
-    ) -> None:
-        self._plane = plane
-        self._registry = registry
-        self._repository = repository
-        self._token = token
+    def __init__(self, services: Services) -> None:
+        self._services = services
 
     def handler(self) -> grpc.GenericRpcHandler:
         """All calls, for a server."""
@@ -89,12 +62,12 @@ class InferenceService:
         bare: dict[str, Call] = {name: _parsed(name, call) for name, call in calls.items()}
         bare |= {name: self._authorized(_parsed(name, call)) for name, call in controls.items()}
         bare["ModelInfer"] = self._infer
-        handlers = {name: grpc.unary_unary_rpc_method_handler(_answering(call)) for name, call in bare.items()}
+        handlers = {name: grpc.unary_unary_rpc_method_handler(self._answering(call)) for name, call in bare.items()}
         handlers["ModelStreamInfer"] = grpc.stream_stream_rpc_method_handler(self._stream_infer)
         return grpc.method_handlers_generic_handler(SERVICE, handlers)
 
     async def _infer(self, message: bytes, context: Context) -> bytes:
-        return await Inference(message).run(self._plane, self._registry, left_ms=_left_ms(context))
+        return await Inference(message).run(self._services.plane, self._services.memory, left_ms=_left_ms(context))
 
     async def _stream_infer(self, received: AsyncIterator[bytes], context: Context) -> AsyncIterator[bytes]:
         """Answers in the order of the requests, of which several run at once."""
@@ -130,25 +103,49 @@ class InferenceService:
         try:
             inference = Inference(message)
             identifier = inference.header.id
-            answer = await inference.run(self._plane, self._registry, left_ms=_left_ms(context))
-        except SanderlingError as error:
-            failed = messages.ModelInferResponse(id=identifier)
-            return stream_error(told(error), failed.SerializeToString())
-        except Exception as error:
-            _LOGGER.exception("a request of a stream failed")
-            failed = messages.ModelInferResponse(id=identifier)
-            return stream_error(told(error), failed.SerializeToString())
+            answer = await inference.run(self._services.plane, self._services.memory, left_ms=_left_ms(context))
+        except Exception as error:  # noqa: BLE001 - the client is told, and the stream goes on
+            _, text = self._failed(error)
+            return stream_error(text, messages.ModelInferResponse(id=identifier).SerializeToString())
         return stream_response(answer)
+
+    def _answering(self, call: Call) -> Call:
+        """A call whose errors are told by gRPC's codes."""
+
+        async def answering(message: bytes, context: Context) -> bytes:
+            failure: BaseException
+            try:
+                return await call(message, context)
+            except asyncio.CancelledError as error:
+                task = asyncio.current_task()
+                if task is None or task.cancelling():  # the client has gone
+                    raise
+                failure = error
+            except Exception as error:  # noqa: BLE001 - the client is told, and the server goes on
+                failure = error
+            code, text = self._failed(failure)
+            await context.abort(getattr(grpc.StatusCode, code), text)
+            raise AssertionError("abort has raised")
+
+        return answering
+
+    def _failed(self, error: BaseException) -> tuple[str, str]:
+        """The code of an error and what the client is told; one that nobody foresaw goes to the log."""
+        if not isinstance(error, SanderlingError | asyncio.CancelledError):
+            self._services.log.failure("request-failed", error)
+        return code_of(error).grpc, told(error)[:_LONGEST_DETAILS]
 
     async def _server_live(self, _: Message) -> Message:
         return messages.ServerLiveResponse(live=True)
 
     async def _server_ready(self, _: Message) -> Message:
-        return messages.ServerReadyResponse(ready=self._plane.is_ready)
+        return messages.ServerReadyResponse(ready=self._services.is_ready)
 
     async def _model_ready(self, request: messages.ModelReadyRequest) -> Message:
         try:
-            ready = self._plane.is_accepting and self._plane.model(request.name, request.version).is_ready
+            ready = (
+                self._services.plane.is_accepting and self._services.plane.model(request.name, request.version).is_ready
+            )
         except NotFoundError:
             ready = False
         return messages.ModelReadyResponse(ready=ready)
@@ -157,72 +154,61 @@ class InferenceService:
         return messages.ServerMetadataResponse(**describe_server())
 
     async def _model_metadata(self, request: messages.ModelMetadataRequest) -> Message:
-        model = self._plane.model(request.name, request.version)
-        return messages.ModelMetadataResponse(**describe_model(self._plane, model))
+        model = self._services.plane.model(request.name, request.version)
+        return messages.ModelMetadataResponse(**describe_model(self._services.plane, model))
 
     async def _model_config(self, request: messages.ModelConfigRequest) -> Message:
-        model = self._plane.model(request.name, request.version)
+        model = self._services.plane.model(request.name, request.version)
         return _filled(messages.ModelConfigResponse(), {"config": describe_config(model)})
 
     async def _model_statistics(self, request: messages.ModelStatisticsRequest) -> Message:
-        models = self._plane.models
+        models = self._services.plane.models
         if request.name:
-            model = self._plane.model(request.name, request.version)
+            model = self._services.plane.model(request.name, request.version)
             models = tuple(each for each in models if each.name == request.name)
             models = (model,) if request.version else models
         entries = [model.statistics.to_json(model.name, model.version) for model in models]
         return _filled(messages.ModelStatisticsResponse(), {"model_stats": entries})
 
     async def _repository_index(self, request: messages.RepositoryIndexRequest) -> Message:
-        index = describe_repository(self._plane, ready_only=request.ready)
-        return _filled(messages.RepositoryIndexResponse(), {"models": index})
+        index = await asyncio.to_thread(self._services.repository.index, ready_only=request.ready)
+        entries = [
+            {key: entry[key] for key in ("name", "version", "state", "reason") if key in entry} for entry in index
+        ]
+        return messages.RepositoryIndexResponse(models=entries)
 
     async def _load(self, request: messages.RepositoryModelLoadRequest) -> Message:
-        if request.parameters:
-            given = ", ".join(sorted(request.parameters))[:200]
-            raise InputError(
-                f"model '{request.model_name[:80]}' cannot be loaded with {given}: a package says itself how it runs; "
-                "put it into the repository and load it by its name"
-            )
-        await asyncio.to_thread(self._controlled().load, request.model_name)
+        await asyncio.to_thread(self._services.repository.load, request.model_name, plain(request.parameters))
         return messages.RepositoryModelLoadResponse()
 
     async def _unload(self, request: messages.RepositoryModelUnloadRequest) -> Message:
-        await asyncio.to_thread(self._controlled().unload, request.model_name)
+        await asyncio.to_thread(self._services.repository.unload, request.model_name, plain(request.parameters))
         return messages.RepositoryModelUnloadResponse()
-
-    def _controlled(self) -> Repository:
-        if self._repository is None:
-            raise UnavailableError("this server has no model repository: start it with --repository FOLDER")
-        return self._repository
 
     def _authorized(self, call: Call) -> Call:
         """A call that only those who know the token may make."""
-        expected = f"Bearer {self._token}".encode()
 
         async def authorized(message: bytes, context: Context) -> bytes:
             given = dict(context.invocation_metadata() or ()).get("authorization", "")
-            given = given if isinstance(given, bytes) else given.encode()
-            if self._token and not hmac.compare_digest(given, expected):
-                raise UnauthorizedError("the token is missing or wrong: send the header 'authorization: Bearer TOKEN'")
+            self._services.check_token(given if isinstance(given, str) else "")
             return await call(message, context)
 
         return authorized
 
     async def _regions(self, request: messages.SystemSharedMemoryStatusRequest) -> Message:
         response = messages.SystemSharedMemoryStatusResponse()
-        for region in self._registry.regions(request.name):
+        for region in self._services.memory.regions(request.name):
             told_region = response.regions[region.name]
             told_region.name, told_region.key = region.name, region.key
             told_region.offset, told_region.byte_size = region.offset, region.size_bytes
         return response
 
     async def _register(self, request: messages.SystemSharedMemoryRegisterRequest) -> Message:
-        self._registry.register(request.name, request.key, offset=request.offset, size_bytes=request.byte_size)
+        self._services.memory.register(request.name, request.key, offset=request.offset, size_bytes=request.byte_size)
         return messages.SystemSharedMemoryRegisterResponse()
 
     async def _unregister(self, request: messages.SystemSharedMemoryUnregisterRequest) -> Message:
-        self._registry.unregister(request.name)
+        self._services.memory.unregister(request.name)
         return messages.SystemSharedMemoryUnregisterResponse()
 
     async def _cuda_regions(self, request: messages.CudaSharedMemoryStatusRequest) -> Message:
@@ -247,8 +233,8 @@ class InferenceService:
         if request.settings:
             raise UnavailableError("logs cannot be set by a call: set them when the server is started")
         response = messages.LogSettingsResponse()
-        for name, level in (("log_info", logging.INFO), ("log_warning", logging.WARNING), ("log_error", logging.ERROR)):
-            response.settings[name].bool_param = _LOGGER.isEnabledFor(level)
+        for name in ("log_info", "log_warning", "log_error"):
+            response.settings[name].bool_param = True
         return response
 
 
@@ -262,36 +248,12 @@ def _parsed(name: str, call: ParsedCall) -> Call:
         try:
             request = kind.FromString(message)
         except DecodeError as error:
-            raise InputError(f"the request is no {name}Request: {first_line(error)}") from error
+            raise RequestError(f"the request is no {name}Request: {first_line(error)}") from error
         response = await call(request)
         encoded: bytes = response.SerializeToString()
         return encoded
 
     return parsed
-
-
-def _answering(call: Call) -> Call:
-    """A call whose errors are told by gRPC's codes."""
-
-    async def answering(message: bytes, context: Context) -> bytes:
-        failure: BaseException
-        try:
-            return await call(message, context)
-        except SanderlingError as error:
-            failure = error
-        except asyncio.CancelledError as error:
-            task = asyncio.current_task()
-            if task is None or task.cancelling():  # the client has gone
-                raise
-            failure = error
-        except Exception as error:
-            _LOGGER.exception("a request failed")
-            failure = error
-        code = getattr(grpc.StatusCode, code_of(failure).grpc)
-        await context.abort(code, told(failure)[:_LONGEST_DETAILS])
-        raise AssertionError("abort has raised")
-
-    return answering
 
 
 def _left_ms(context: Context) -> float | None:
