@@ -32,15 +32,19 @@ class Admission:
         pool: that holds them.
         snapshots: where their copies are; a folder in the cache by default.
         worker: process that runs golden vectors; one for each version by default.
+        threads: of one call; 0 leaves it to the plan or the engine.
 
     Raises:
         OutputError: copies cannot be written.
     """
 
-    def __init__(self, pool: Pool, *, snapshots: Snapshots | None = None, worker: Worker | None = None) -> None:
+    def __init__(
+        self, pool: Pool, *, snapshots: Snapshots | None = None, worker: Worker | None = None, threads: int = 0
+    ) -> None:
         self._pool = pool
         self._snapshots = snapshots or Snapshots()
         self._worker = worker
+        self._threads = threads
 
     def copy(self, path: Path) -> Package:
         """Copy a package and check its hashes.
@@ -69,7 +73,9 @@ class Admission:
             self._pool.pin(beside)
         try:
             self._check_room(package, beside)
-            session = self._pool.load(package.path, name=key, pinned=True, check_hashes=False)
+            session = self._pool.load(
+                package.path, name=key, pinned=True, threads=self._threads, check_hashes=False
+            )
             try:
                 _warm(session)
             except BaseException:

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from sanderling.core.errors import OptionError, SanderlingError
+from sanderling.core.errors import InputError, NotMetError, OptionError, SanderlingError
 from sanderling.core.files import sha256_of
 from sanderling.core.progress import Event
 from sanderling.model.package import MANIFEST, Package
@@ -22,13 +22,15 @@ from sanderling.serve.admission import Admission
 from sanderling.serve.data_plane import DataPlane, Finished, ServedModel
 from sanderling.serve.descriptions import describe_repository
 from sanderling.serve.errors import ConflictError, NotFoundError
+from sanderling.serve.folder_view import FolderView
 from sanderling.serve.repository_settings import RepositorySettings
 from sanderling.serve.rotation import Rotation, Version
-from sanderling.serve.sources import Misplaced, Source, Stamp, check_name, list_sources
+from sanderling.serve.sources import Source, check_name
 from sanderling.serve.trial import Trial
 from sanderling.serve.version_policy import VersionPolicy
 
 _TRIAL_S = 0.25
+_FINAL = (InputError, NotMetError)  # what is wrong with the package itself
 _END_S = 5.0
 
 
@@ -69,11 +71,7 @@ class Repository:
         self._changing = threading.RLock()  # held while versions are checked and loaded, which takes its time
         self._lock = threading.RLock()  # held for moments, while the roles of versions change
         self._rotations: dict[str, Rotation] = {}
-        self._sources: dict[tuple[str, int], Source] = {}
-        self._seen: dict[tuple[str, int], tuple[Stamp, float]] = {}
-        self._tried: dict[tuple[str, int], Stamp] = {}
-        self._gone: dict[tuple[str, int], float] = {}
-        self._told: set[Misplaced] = set()
+        self._folder = FolderView(root, settle_s=self.settings.settle_s, gone_s=self.settings.gone_s, now_s=self._now_s)
         self._loading: tuple[str, int] | None = None
         self._stopping = threading.Event()
         self._wake = threading.Event()
@@ -119,7 +117,7 @@ class Repository:
         with self._changing:
             if not self._look():
                 return
-            for name in sorted({name for name, _ in self._sources} | set(self._rotations)):
+            for name in sorted({name for name, _ in self._folder.sources} | set(self._rotations)):
                 self._update(self._rotations.setdefault(name, Rotation(name)), patient=patient)
             self._retire()
 
@@ -171,21 +169,21 @@ class Repository:
             )
         with self._changing:
             self._look()
-            found = [key for key in self._sources if key[0] == name]
-            if not found:
-                there = ", ".join(sorted({known for known, _ in self._sources})) or "none"
+            if not self._folder.versions(name):
+                there = ", ".join(sorted({known for known, _ in self._folder.sources})) or "none"
                 raise NotFoundError(f"the repository has no model '{name}': available are {there}")
             rotation = self._rotations.setdefault(name, Rotation(name))
             with self._lock:
                 rotation.is_off = False
                 rotation.shelved.clear()
                 rotation.refused.clear()
-            for key in found:
-                self._tried.pop(key, None)
+            self._folder.forget_tries(name)
             self._update(rotation, patient=False)
             self._retire()
             if rotation.refused:
                 raise rotation.refused[max(rotation.refused)]
+            if not rotation.loaded:
+                raise ConflictError(f"model '{name}' has no version that is to be served: see --versions")
 
     def unload(self, name: str, parameters: Mapping[str, Any] | None = None) -> None:
         """Take all versions of a model away until ``load`` is called; what waits and runs ends before.
@@ -216,13 +214,15 @@ class Repository:
         """
         check_name(name)
         with self._lock:
-            rotation = self._loaded_rotation(name)
-            if rotation.trial is not None:
-                self._end_trial(rotation, reason)
-                return str(rotation.default)
-            if rotation.fallback in rotation.loaded:
-                return self._go_back(rotation, reason)
+            done = self._rolled_back(self._loaded_rotation(name), reason)
+        if done:
+            return done
         with self._changing:
+            rotation = self._loaded_rotation(name)
+            with self._lock:  # what was waited for may have loaded it, or begun a canary
+                done = self._rolled_back(rotation, reason)
+            if done:
+                return done
             target = rotation.fallback or self._lower(rotation)
             if not target:
                 raise ConflictError(f"model '{name}' has no version before {rotation.default}: nothing to go back to")
@@ -230,7 +230,7 @@ class Repository:
                 raise ConflictError(f"{name}:{target} cannot be loaded again: {rotation.refused[target]}")
             with self._lock:
                 rotation.earlier = [*rotation.earlier, target]
-                return self._go_back(rotation, reason)
+                return self._rolled_back(rotation, reason)
 
     def promote(self, name: str) -> str:
         """Let a canary get all requests now.
@@ -258,23 +258,11 @@ class Repository:
         return rotation
 
     def _look(self) -> bool:
-        """Read the folder; False where it is not there, which says nothing about the packages."""
-        sources, faults = list_sources(self.root)
-        for fault in [fault for fault in faults if fault not in self._told]:
+        """Read the folder; False where it is not there."""
+        is_there, faults = self._folder.look()
+        for fault in faults:
             self._tell("package-misplaced", fault.subject, fault.reason)
-        self._told = set(faults)
-        if not self.root.is_dir():
-            return False
-        now_s = self._now_s()
-        self._sources = sources
-        for key, source in sources.items():
-            if key not in self._seen or self._seen[key][0] != source.stamp:
-                self._seen[key] = source.stamp, now_s
-        self._gone = {key: self._gone.get(key, now_s) for key in self._seen if key not in sources}
-        for key in [key for key, since_s in self._gone.items() if now_s - since_s >= self.settings.gone_s]:
-            del self._gone[key], self._seen[key]
-            self._tried.pop(key, None)
-        return True
+        return is_there
 
     def _update(self, rotation: Rotation, *, patient: bool) -> None:
         """Bring a model to where the folder is."""
@@ -296,41 +284,36 @@ class Repository:
     def _wanted(self, rotation: Rotation, *, patient: bool) -> tuple[int, ...]:
         """Versions that should be loaded, the one that gets the requests last."""
         versions = self.settings.versions
-        if rotation.counted or (rotation.name, 0) in self._sources:
+        if rotation.counted or (rotation.name, 0) in self._folder.sources:
             versions = VersionPolicy(latest=1 if versions.specific else versions.latest)
         return versions.wanted(self._available(rotation, patient=patient))
 
     def _available(self, rotation: Rotation, *, patient: bool) -> set[int]:
         """Versions that are loaded and still in the folder, or look as if they could be loaded."""
-        name = rotation.name
-        sources = {source.version: source for key, source in self._sources.items() if key[0] == name}
+        sources = self._folder.versions(rotation.name)
         rotation.refused = {
             number: error for number, error in rotation.refused.items() if number in sources or 0 in sources
         }
-        found = {number for number in rotation.loaded if self._is_there(rotation, number)}
+        found = {
+            number
+            for number in rotation.loaded
+            if self._folder.is_there(rotation.name, 0 if rotation.counted else number)
+        }
         for version, source in sources.items():
             if version in rotation.loaded:
                 self._check_unchanged(rotation, source)
                 continue
-            is_known_bad = self._tried.get(source.key) == source.stamp and (not version or version in rotation.refused)
-            if not is_known_bad and self._is_settled(source, patient=patient):
+            is_known = self._folder.was_tried(source) and (not version or version in rotation.refused)
+            if not is_known and self._folder.is_settled(source, patient=patient):
                 found.add(version or rotation.counted + 1)
         return found - rotation.shelved
-
-    def _is_there(self, rotation: Rotation, number: int) -> bool:
-        """Whether the package of a version is in the folder, or was until just now."""
-        key = (rotation.name, 0 if rotation.counted else number)
-        return key in self._sources or key in self._gone
-
-    def _is_settled(self, source: Source, *, patient: bool) -> bool:
-        return not patient or self._now_s() - self._seen[source.key][1] >= self.settings.settle_s
 
     def _check_unchanged(self, rotation: Rotation, source: Source) -> None:
         """Tell that a numbered package holds something else now; what was loaded stays."""
         version = rotation.versions[source.version]
-        if version.stamp == source.stamp or self._tried.get(source.key) == source.stamp:
+        if version.stamp == source.stamp or self._folder.was_tried(source):
             return
-        self._tried[source.key] = source.stamp
+        self._folder.note_tried(source)
         try:
             package = self._admission.copy(source.path)
             is_same = _digest(package) == version.digest
@@ -344,21 +327,21 @@ class Repository:
     def _admit(self, rotation: Rotation, number: int) -> bool:
         """Check and load a version; False, with an event, where it is refused."""
         name, known = rotation.name, rotation.versions.get(number)
-        source = self._sources.get((name, number)) or self._sources.get((name, 0))
+        sources = self._folder.versions(name)
+        source = sources.get(number) or sources.get(0)
         package = known.package if known is not None else None
         self._loading = name, number
         try:
             if package is None:
                 assert source is not None
-                self._tried[source.key] = source.stamp
+                self._folder.note_tried(source)
                 package = self._admission.copy(source.path)
                 if not source.version and self._is_known(rotation, package):
                     self._admission.drop(package)
                     return False
             served = self._serve(rotation, number, package)
         except SanderlingError as error:
-            rotation.refused[number] = error
-            self._tell("version-refused", f"{name}:{number}", str(error), name)
+            self._refuse(rotation, number, error, source)
             if package is not None and known is None:
                 self._admission.drop(package)
             return False
@@ -373,6 +356,14 @@ class Repository:
         reason = f"hashes and golden vectors hold; it runs on {served.session.lanes[0]}"
         self._tell("version-loaded", served.label, reason, name)
         return True
+
+    def _refuse(self, rotation: Rotation, number: int, error: SanderlingError, source: Source | None) -> None:
+        """Note why a version is not loaded; one that may be whole is tried again, though nothing changes in it."""
+        with self._lock:
+            rotation.refused[number] = error
+        if source is not None and not isinstance(error, _FINAL):
+            self._folder.try_later(source)
+        self._tell("version-refused", f"{rotation.name}:{number}", str(error), rotation.name)
 
     def _serve(self, rotation: Rotation, number: int, package: Package) -> ServedModel:
         beside = rotation.loaded.get(rotation.default)
@@ -419,7 +410,13 @@ class Repository:
         rotation.schedule(set(), now_s=self._now_s(), grace_s=self.settings.grace_s)
         self._tell("canary-rolled-back", f"{rotation.name}:{number}", reason, rotation.name)
 
-    def _go_back(self, rotation: Rotation, reason: str) -> str:
+    def _rolled_back(self, rotation: Rotation, reason: str) -> str:
+        """End the canary, or go back to the earlier version if it is loaded; the version served then, else nothing."""
+        if rotation.trial is not None:
+            self._end_trial(rotation, reason)
+            return str(rotation.default)
+        if rotation.fallback not in rotation.loaded:
+            return ""
         shelved = rotation.go_back()
         self._plane.set_default(rotation.name, str(rotation.default))
         rotation.schedule(set(), now_s=self._now_s(), grace_s=self.settings.grace_s)
@@ -428,7 +425,7 @@ class Repository:
 
     def _lower(self, rotation: Rotation) -> int:
         """The highest numbered version in the folder below the one that is served; 0 where there is none."""
-        numbers = {version for name, version in self._sources if name == rotation.name} - rotation.shelved
+        numbers = self._folder.versions(rotation.name).keys() - rotation.shelved
         return max((number for number in numbers if 0 < number < rotation.default), default=0)
 
     def _take_down(self, rotation: Rotation, reason: str) -> None:

@@ -12,6 +12,7 @@ from sanderling.core.errors import EngineError, OptionError, SanderlingError, Un
 from sanderling.run.pool import Pool
 from sanderling.run.runtime import TimedEvent
 from sanderling.run.session import Session
+from sanderling.serve.admission import Admission
 from sanderling.serve.data_plane import DataPlane
 from sanderling.serve.http.routes import make_app
 from sanderling.serve.http.server import HttpServer
@@ -116,8 +117,9 @@ class Server:
             warm(session, name)
             self.services.plane.add(session, name=name)
         if self.settings.repository is not None:
+            admission = Admission(self.pool, threads=self.settings.threads)
             self._repository = Repository(
-                self.settings.repository, self.pool, self.services.plane, self.settings.watching
+                self.settings.repository, self.pool, self.services.plane, self.settings.watching, admission=admission
             )
             self.services.repository = self._repository
             self._repository.start()

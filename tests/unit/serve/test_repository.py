@@ -457,6 +457,13 @@ def test_load_brings_a_rolled_back_version_again(watch):
     assert watched.factor() == 3.0
 
 
+def test_load_tells_where_the_version_policy_wants_none(watch):
+    watched = watch(RepositorySettings(versions=VersionPolicy(specific=(7,))))
+    put(built(2.0), watched.root / "demo" / "1.sdl")
+    with pytest.raises(ConflictError, match="no version that is to be served"):
+        watched.repository.load("demo")
+
+
 def test_load_of_what_is_loaded_changes_nothing(watch):
     watched = watch()
     put(built(2.0), watched.root / "demo.sdl")
@@ -518,6 +525,11 @@ def test_version_that_does_not_fit_beside_the_old_one_is_refused(watch):
     with pytest.raises(RefusedError):
         watched.repository.load("demo")
     assert watched.factor() == 2.0
+    count = len(watched.events)
+    watched.scan(after_s=59.0)
+    assert len(watched.events) == count
+    watched.scan(after_s=1.0)  # there may be room by now
+    assert watched.events[count:] == ["version-refused demo:2"]
 
 
 def test_old_version_is_not_released_to_make_room_for_the_new_one(watch):
