@@ -147,7 +147,7 @@ class Server:
 
     async def _report(self) -> None:
         """Log events of the runtime: devices that were left, models that were released, batches that failed."""
-        seen: TimedEvent | None = next(iter(reversed(self.pool.runtime.events)), None)
+        seen: TimedEvent | None = None
         while True:
             await asyncio.sleep(_EVENTS_S)
             for timed in _since(self.pool.runtime.events, seen):
