@@ -19,14 +19,14 @@ from sanderling.core.files import replacing
 from sanderling.core.machine import describe_machine
 from sanderling.run.emulation.table import LatencyTable, article_table
 from sanderling.twin.contenders import contender
-from sanderling.twin.simulate import play
+from sanderling.twin.simulate import Contender, play
 from sanderling.twin.summary import Summary, summarize
 from sanderling.twin.traces import Trace, specified
 
 RESULTS = Path(__file__).with_name("policies.json")
 MINUTES, SEEDS = 30.0, (1, 2, 3)
 LOADS = {"moderate": 1.0, "busy": 1.5, "overload": 2.5}
-OURS = ("default", "article")
+OURS = ("default", "article", str(Path(__file__).with_name("below-throttling.json")))
 BASELINES = (
     "baseline:fixed",
     "baseline:round-robin",
@@ -37,6 +37,7 @@ BASELINES = (
     "baseline:fixed-delay,device=any",
 )
 _LIMIT_C = 75.0
+_MANY = 100.0
 _SPEED = "+".join(
     f"poisson:{model}@{rate}/s,deadline=100"
     for model, rate in (("resnet18", 30), ("yolov5s", 20), ("mobilenetv3", 40), ("efficientnet-lite", 5))
@@ -81,17 +82,18 @@ def _load(load: float, ours: Sequence[str], table: LatencyTable, minutes: float)
         trace = specified(text, minutes=minutes, seed=seed)
         for name in (*ours, *BASELINES):
             start = time.perf_counter()
-            numbers = _numbers(name, trace, table, seed)
-            found.setdefault(name.removeprefix("baseline:"), []).append(numbers)
+            made = contender(name, trace.models, table)
+            numbers = _numbers(made, trace, table, seed)
+            found.setdefault(made.name, []).append(numbers)
             sys.stderr.write(
-                f"{load:g}, seed {seed}, {name}: {100 * numbers['slo_attainment']:.2f} % in time, "
+                f"{load:g}, seed {seed}, {made.name}: {100 * numbers['slo_attainment']:.2f} % in time, "
                 f"{len(trace) / (time.perf_counter() - start):.0f} requests a second\n"
             )
     return {"trace": text, "policies": found}
 
 
-def _numbers(name: str, trace: Trace, table: LatencyTable, seed: int) -> dict[str, Any]:
-    played = play(contender(name, trace.models, table), trace, table, seed=seed)
+def _numbers(made: Contender, trace: Trace, table: LatencyTable, seed: int) -> dict[str, Any]:
+    played = play(made, trace, table, seed=seed)
     summary = summarize(played, {device: frozenset({_LIMIT_C}) for device in table.device_kinds})
     return {
         "requests": summary.whole.requests,
@@ -186,10 +188,14 @@ def _margins(policies: dict[str, list[dict[str, Any]]]) -> str:
             for own, other in zip(ours, policies[name], strict=True)
         ]
         parts.append(
-            f"`{name}` {statistics.fmean(points):+.2f} points (worst {min(points):+.2f}), "
-            f"goodput ×{statistics.fmean(factors):.3g}"
+            f"`{name}` {statistics.fmean(points):+.3f} points (worst {min(points):+.3f}), goodput {_times(factors)}"
         )
     return f"`{OURS[0]}` against each: {'; '.join(parts)}."
+
+
+def _times(factors: Sequence[float]) -> str:
+    mean = statistics.fmean(factors)
+    return f"×{mean:.3f}" if mean < _MANY else f"more than ×{_MANY:g}"
 
 
 def _mean(seeds: Sequence[dict[str, Any]], key: str) -> float:

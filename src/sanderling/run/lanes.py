@@ -142,7 +142,8 @@ class Lane:
         finally:
             with self._lock:
                 self._calls -= 1
-                self._idle.notify_all()
+                if self._closed:
+                    self._idle.notify_all()
 
     def load(self) -> Executable:
         """What runs it, loaded if it is not.
@@ -177,7 +178,7 @@ class Lane:
             if self._before_load is not None:
                 self._before_load(self)
             with self._loading:
-                if self.loaded:
+                if self.loaded or self._closed:
                     continue
                 made = self._load()
                 with self._lock:
@@ -186,6 +187,8 @@ class Lane:
                         self._executable = made
                         continue
             made.close()
+            if self._worker is not None:  # which began anew for a lane that was closed meanwhile
+                self._worker.close()
         return executable
 
     def _if_loaded(self, calls: int) -> Executable | None:

@@ -156,9 +156,17 @@ class Pool:
             known = ", ".join(list(self._sessions)) or "none"
             raise OptionError(f"the pool has no model '{name}': loaded are {known}") from None
 
-    def run(self, name: str, feeds: Feeds | Array, *, deadline_ms: float | None = None, priority: int = 0) -> Outputs:
+    def run(
+        self,
+        name: str,
+        feeds: Feeds | Array,
+        outputs: Feeds | None = None,
+        *,
+        deadline_ms: float | None = None,
+        priority: int = 0,
+    ) -> Outputs:
         """Run one model; arguments and errors as of ``Session.run``."""
-        return self[name].run(feeds, deadline_ms=deadline_ms, priority=priority)
+        return self[name].run(feeds, outputs, deadline_ms=deadline_ms, priority=priority)
 
     def run_all(
         self, names: Sequence[str], feeds: Feeds | Array, *, deadline_ms: float | None = None, priority: int = 0
@@ -221,10 +229,10 @@ class Pool:
         """Release other models, so that one that is about to hold so many bytes keeps the limits."""
         with self._lock:
             others = tuple(model for model in self._loaded() if model.name != name)
-            self._keep_limits(release_for_limits(self._rules, others, incoming_bytes=size_bytes))
+            self._release(release_for_limits(self._rules, others, incoming_bytes=size_bytes))
 
-    def closed(self, session: Session) -> None:
-        """Forget a session that was closed."""
+    def forget(self, session: Session) -> None:
+        """Take out a session that was closed."""
         with self._lock:
             for name in [name for name, known in self._sessions.items() if known is session]:
                 del self._sessions[name]
@@ -264,7 +272,7 @@ class Pool:
                 self._relieve(reading.memory_used_bytes, reading.memory_limit_bytes)
 
     def _keep_limits(self, release: Release) -> None:
-        """Release models, and tell once where the limits are not kept."""
+        """Release models, and tell where the limits stay exceeded; a model that is busy for a moment is no news."""
         self._release(release)
         is_over = release != NOTHING and release.reason != LEAST_USED
         if is_over and not self._is_over:
@@ -287,10 +295,14 @@ class Pool:
                 self._is_short = self._told_short = False
             return
         self._is_short = True
+        for kind in self._rules.release_order:
+            if kind == "models":
+                self._release(release)
+            elif release.tensor_pool:
+                freed = sum(session.clear_buffers() for session in self._sessions.values())
+                self.runtime.tell(Event(kind="tensor-pool-released", subject=f"{freed} bytes", reason=release.reason))
         if release.tensor_pool:
-            freed = sum(session.clear_buffers() for session in self._sessions.values())
-            self.runtime.tell(Event(kind="tensor-pool-released", subject=f"{freed} bytes", reason=release.reason))
-        self._release(release)
+            _trim()
         if not release.models and not release.tensor_pool and not self._told_short:
             self._told_short = True
             reason = f"{release.reason}; nothing can be released: models are pinned, busy or not loaded"
@@ -300,7 +312,7 @@ class Pool:
         for name in release.models:
             if self._sessions[name].release():
                 self.runtime.tell(Event(kind="model-released", subject=name, reason=release.reason), model=name)
-        if release.models or release.tensor_pool:
+        if release.models:
             _trim()
 
     def __enter__(self) -> Pool:

@@ -71,14 +71,15 @@ class ServedPackage:
         """
         used = self.lanes[lane]
         self.used_s = time.monotonic()
+        first = calls[0]
+        alone = len(calls) == 1 and (not self.rows.batched or call_rows <= first.rows)
+        if alone and self.guard is None:
+            return [self._outputs(used.run(first.feeds, first.outputs), used, max(call_rows, first.rows))]
         feeds = [call.feeds for call in calls]
         counts = [call.rows for call in calls]
         size = max(call_rows, sum(counts))
-        alone = len(calls) == 1 and (not self.rows.batched or size == counts[0])
-        if alone and self.guard is None:
-            return [self._outputs(used.run(calls[0].feeds, calls[0].outputs), used, size)]
-        arrays = self._run_alone(used, calls[0]) if alone else self._run_joined(used, feeds, size)
-        split = partial(self._split, calls=calls, alone=alone)
+        arrays = self._run_alone(used, first) if alone else self._run_joined(used, feeds, size)
+        split = partial(self._split, counts=counts, alone=alone)
         if self.guard is None:
             results: list[Outputs | SanderlingError] = [self._outputs(part, used, size) for part in split(arrays)]
         else:
@@ -109,8 +110,8 @@ class ServedPackage:
             for buffer in joined.values():
                 self.pool.give_back(buffer)
 
-    def _split(self, arrays: dict[str, Array], *, calls: Sequence[Call], alone: bool) -> list[dict[str, Array]]:
-        return [arrays] if alone else self.rows.split(arrays, [call.rows for call in calls])
+    def _split(self, arrays: dict[str, Array], *, counts: Sequence[int], alone: bool) -> list[dict[str, Array]]:
+        return [arrays] if alone else self.rows.split(arrays, counts)
 
     def _given(self, result: Outputs, given: Feeds) -> Outputs | EngineError:
         """The result in its caller's own arrays, copied unless it is there already."""

@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import math
 import sys
+import threading
 import time
 import weakref
 from collections.abc import Hashable, Mapping, Sequence
@@ -19,7 +20,7 @@ from sanderling.core.errors import EngineError, OptionError, QueueFullError, San
 from sanderling.core.machine import usable_cores
 from sanderling.core.progress import Event
 from sanderling.core.statistics import percentiles
-from sanderling.core.tensor import Array, Feeds, TensorSpec, check_feeds, check_outputs
+from sanderling.core.tensor import Array, Feeds, TensorSpec, check_feeds, check_outputs, empty_arrays
 from sanderling.model.manifest import Manifest, RowCost, Variant
 from sanderling.model.package import Package
 from sanderling.model.plan import PlanEntry
@@ -28,6 +29,7 @@ from sanderling.run.conditions import Conditions, limits_heat
 from sanderling.run.emulation.engine import EmulatedDevices
 from sanderling.run.engines.base import DeviceKind, Placement
 from sanderling.run.guard.response import GuardResponse
+from sanderling.run.isolated import IsolatedExecutable
 from sanderling.run.lanes import Lane, LanePlan, matches, plan_lane, rank_lanes
 from sanderling.run.placing import Requirement, check_placement, choose_place, parse_requirement
 from sanderling.run.policy import NEVER
@@ -59,7 +61,7 @@ class Shared(Protocol):
     def make_room(self, name: str, size_bytes: int) -> None:
         """A model is about to hold as many bytes."""
 
-    def closed(self, session: Session) -> None:
+    def forget(self, session: Session) -> None:
         """A session was closed."""
 
 
@@ -92,6 +94,7 @@ class Session:
         self.number = next(_NUMBERS)
         rows = Rows(self.inputs, self.outputs, profiles=policy.batch_tuning.profiles)
         self._accepted = rows.accepted
+        self._adding = threading.Lock()
         self._shared = shared
         self._runtime = shared.runtime if shared is not None else new_runtime(policy)
         self._closed = False
@@ -180,7 +183,8 @@ class Session:
     @property
     def events(self) -> list[Event]:
         """What was not done as planned, switched or given up, with the reason; the last thousand."""
-        return [timed.event for timed in self._runtime.events if timed.model == self._served.name]
+        alone, name = self._shared is None, self._served.name
+        return [timed.event for timed in list(self._runtime.events) if alone or timed.model == name]
 
     @property
     def copied_bytes(self) -> int:
@@ -273,6 +277,27 @@ class Session:
             else:
                 return await asyncio.wrap_future(future)
 
+    def buffers(self, rows: int = 1) -> tuple[dict[str, Array], dict[str, Array]]:
+        """Arrays for the inputs and for ``outputs`` that the engine in use reads and writes without a copy.
+
+        Where it runs in a process of its own, they are memory that both share: the same one every time, for one call at
+        a time. After a switch, a release or a crash they are copied as any other array. Where the engine runs in this
+        process, they are new arrays.
+
+        Args:
+            rows: along a dynamic first axis; any other dynamic axis is 1.
+
+        Raises:
+            TensorError: an input or output is of strings.
+            EngineError: the session is closed, or loading failed.
+        """
+        executable = self._active.load()
+        if isinstance(executable, IsolatedExecutable):
+            returned = executable.output_buffers(rows)
+            return executable.buffers(rows), {spec.name: returned[spec.name] for spec in self.outputs}
+        ways = self._served.rows
+        return empty_arrays(ways.accepted, rows), empty_arrays(ways.returned, rows)
+
     def switch(self, *, device: str | None = None, precision: str | None = None) -> str:
         """Use another device or precision from the next batch on; without arguments the policy chooses again.
 
@@ -305,7 +330,7 @@ class Session:
         first = self.conditions.first if self.conditions is not None else None
         energy_j = None
         if reading is not None and first is not None and reading.energy_j is not None and first.energy_j is not None:
-            energy_j = (reading.energy_j - first.energy_j) / max(counts["completed"], 1)
+            energy_j = (reading.energy_j - first.energy_j) / counts["completed"] if counts["completed"] else None
         return Statistics(
             lane=self._active.name,
             requests={kind: counts[kind] for kind in FATES},
@@ -363,7 +388,7 @@ class Session:
 
         A second call does nothing.
         """
-        if self._closed:
+        if self._closed or self._runtime.is_forked:
             return
         if self._served.guard is not None:
             self._served.guard.close()
@@ -371,7 +396,7 @@ class Session:
             self._served.name, reason="the session was closed before this request ran", drain_s=drain_s
         )
         if self._shared is not None:
-            self._shared.closed(self)
+            self._shared.forget(self)
         else:
             if self.conditions is not None:
                 self.conditions.close()
@@ -439,7 +464,7 @@ class Session:
         guard = GuardResponse(
             self.package,
             self.policy,
-            self._served.lanes,
+            lambda: self._served.lanes,
             run_again=self._served.run_again,
             tell=partial(self._runtime.tell, model=self._served.name),
             take_safe=lambda lane: self._runtime.switch(self._served.name, lane, "the breaker has opened"),
@@ -449,11 +474,15 @@ class Session:
 
     def _add_lane(self, plan: LanePlan) -> int:
         lane = self._lane(plan)
-        self._served.lanes = (*self._served.lanes, lane)
-        self._runtime.add_lane(
-            self._served.name, self._rule(lane), _prior(lane, self.manifest.row_cost), cost=plan.cost
-        )
-        return len(self._served.lanes) - 1
+        with self._adding:
+            for index, known in enumerate(self._served.lanes):
+                if known.name == lane.name:  # another thread was sooner
+                    return index
+            self._served.lanes = (*self._served.lanes, lane)
+            self._runtime.add_lane(
+                self._served.name, self._rule(lane), _prior(lane, self.manifest.row_cost), cost=plan.cost
+            )
+            return len(self._served.lanes) - 1
 
     def _conditions(self, sensors: Sensors | None) -> Conditions | None:
         if sensors is None and not limits_heat(self.policy):
@@ -474,7 +503,8 @@ class Session:
                 if len(self._served.lanes) == 1:
                     raise
                 failures.append(f"{lane.name}: {error}")
-                self._runtime.tell(Event(kind="load-failed", subject=lane.name, reason=str(error)))
+                event = Event(kind="load-failed", subject=lane.name, reason=str(error))
+                self._runtime.tell(event, model=self._served.name)
             else:
                 first = index if first is None else first
                 if not hot:

@@ -31,6 +31,7 @@ _END_S = 1.0
 _SHAPES = 8  # of inputs whose last good result is kept
 
 _Shapes = tuple[tuple[int, ...], ...]
+_Shadow = tuple[Lane, Lane, Feeds, dict[str, Array]]
 
 
 class GuardResponse:
@@ -39,7 +40,7 @@ class GuardResponse:
     Args:
         package: that runs.
         policy: with what is checked.
-        lanes: ways of running; the first with FP32 is the safe one.
+        lanes: gives the ways of running; the first with FP32 is the safe one.
         run_again: runs a request by itself on a lane; returns the model's own outputs.
         tell: told about every trip.
         take_safe: called with the safe lane's index when the breaker opens.
@@ -49,7 +50,7 @@ class GuardResponse:
         self,
         package: Package,
         policy: Policy,
-        lanes: Sequence[Lane],
+        lanes: Callable[[], Sequence[Lane]],
         *,
         run_again: Callable[[Lane, Feeds], dict[str, Array]],
         tell: Callable[[Event], None],
@@ -59,7 +60,6 @@ class GuardResponse:
         self._package = package
         self._policy = policy
         self._checks = Checks.of(policy.guard, package, package.manifest.outputs)
-        self._safe = next((index for index, lane in enumerate(lanes) if lane.variant.id == SAFE_VARIANT), None)
         self._lanes = lanes
         self._run_again = run_again
         self._tell, self._take_safe = tell, take_safe
@@ -70,7 +70,7 @@ class GuardResponse:
         self._lock = threading.Lock()
         self._sampler = ShadowSampler(policy.guard.shadow_share)
         self._numbers = itertools.count()
-        self._shadows: queue.Queue[tuple[Lane, Feeds, dict[str, Array]] | None] = queue.Queue(_SHADOWS)
+        self._shadows: queue.Queue[_Shadow | None] = queue.Queue(_SHADOWS)
         self._shadow_thread: threading.Thread | None = None
         for note in self._checks.notes:
             tell(note)
@@ -149,21 +149,25 @@ class GuardResponse:
         action = self._note(lane, feeds, result, fault)
         told = str(fault)
         if action == "retry-fp32":
-            if self._safe is None:
-                ways = ", ".join(lane.name for lane in self._lanes)
+            safe = self._safe()
+            if safe is None:
+                ways = ", ".join(lane.name for lane in self._lanes())
                 return GuardError(f"a result failed its check ({told}), and FP32 is not among the ways to run: {ways}")
-            return self._retried(feeds, told)
+            return self._retried(safe[1], feeds, told)
         with self._lock:
             last = self._last_good.get(_shapes(feeds))
         if action == "last-good" and last is not None:
             self._count("stale")
-            copy = {name: array.copy() for name, array in last.items()}
-            return Outputs(copy, lane=lane.name, variant=lane.variant.id, batch_rows=rows, stale=True, tripped=told)
+            return Outputs(
+                _copies(last), lane=lane.name, variant=lane.variant.id, batch_rows=rows, stale=True, tripped=told
+            )
         return GuardError(f"a result of '{self._package.manifest.name}' failed its check: {told}")
 
-    def _retried(self, feeds: Feeds, told: str) -> Outputs | SanderlingError:
-        assert self._safe is not None
-        safe = self._lanes[self._safe]
+    def _safe(self) -> tuple[int, Lane] | None:
+        """The safe lane with its index."""
+        return next(((index, lane) for index, lane in enumerate(self._lanes()) if _is_safe(lane)), None)
+
+    def _retried(self, safe: Lane, feeds: Feeds, told: str) -> Outputs | SanderlingError:
         self._count("retries")
         try:
             result = self._run_again(safe, feeds)
@@ -176,7 +180,6 @@ class GuardResponse:
 
     def _note(self, lane: Lane, feeds: Feeds, result: Mapping[str, Array], fault: Fault) -> str:
         """Count a trip, tell it, keep a reproducer, and open the breaker where it is due; returns what to do."""
-        is_safe = lane.variant.id == SAFE_VARIANT
         with self._lock:
             self._counts["trips"] += 1
             self._breaker, action, opens = after_trip(
@@ -184,14 +187,14 @@ class GuardResponse:
                 self._breaker,
                 now_ms=time.monotonic() * 1e3,
                 has_last_good=_shapes(feeds) in self._last_good,
-                is_safe=is_safe,
+                is_safe=_is_safe(lane),
             )
         kept = self._reproducer(lane, feeds, result, fault)
         self._tell(Event(kind="guard-tripped", subject=lane.name, reason=f"{fault}; {action}{kept}"))
-        if opens and self._safe is not None:
+        if opens and (safe := self._safe()) is not None:
             reason = f"{self._rules.trips} trips within {self._rules.window_ms / 1e3:g} s"
-            self._tell(Event(kind="breaker-opened", subject=self._lanes[self._safe].name, reason=reason))
-            self._take_safe(self._safe)
+            self._tell(Event(kind="breaker-opened", subject=safe[1].name, reason=reason))
+            self._take_safe(safe[0])
         return action
 
     def _reproducer(self, lane: Lane, feeds: Feeds, result: Mapping[str, Array], fault: Fault) -> str:
@@ -217,17 +220,17 @@ class GuardResponse:
     def _keep(self, lane: Lane, feeds: Feeds, result: dict[str, Array]) -> None:
         """Keep a good result where the policy may need it, and let some run again in FP32."""
         if self._policy.guard.on_trip == "last-good":
-            copy = {name: array.copy() for name, array in result.items()}
+            shapes, copies = _shapes(feeds), _copies(result)
             with self._lock:
-                self._last_good.pop(_shapes(feeds), None)
-                self._last_good[_shapes(feeds)] = copy
+                self._last_good.pop(shapes, None)
+                self._last_good[shapes] = copies
                 if len(self._last_good) > _SHAPES:
                     del self._last_good[next(iter(self._last_good))]
-        if not self._sampler.share or self._safe is None or lane.variant.id == SAFE_VARIANT:
+        if not self._sampler.share or _is_safe(lane):
             return
-        if not self._sampler.takes(next(self._numbers)):
+        if not self._sampler.takes(next(self._numbers)) or (safe := self._safe()) is None:
             return
-        taken = lane, {name: array.copy() for name, array in feeds.items()}, {n: a.copy() for n, a in result.items()}
+        taken = lane, safe[1], _copies(feeds), _copies(result)
         with self._lock:
             if self._closed:
                 return
@@ -242,10 +245,9 @@ class GuardResponse:
 
     def _compare(self) -> None:
         """Run what was sampled in FP32, and trip where it disagrees."""
-        assert self._safe is not None
         tolerances: dict[str, Tolerance] = {}
         while (taken := self._shadows.get()) is not None:
-            lane, feeds, result = taken
+            lane, safe, feeds, result = taken
             tolerance = tolerances.get(lane.variant.id)
             try:
                 if tolerance is None:
@@ -253,7 +255,7 @@ class GuardResponse:
                     tolerances[lane.variant.id] = tolerance
                     for note in tolerance.notes:
                         self._tell(note)
-                reference = self._run_again(self._lanes[self._safe], feeds)
+                reference = self._run_again(safe, feeds)
             except SanderlingError as error:
                 self._tell(Event(kind="shadow-failed", subject=lane.name, reason=str(error)))
                 continue
@@ -265,6 +267,14 @@ class GuardResponse:
     def _count(self, kind: str) -> None:
         with self._lock:
             self._counts[kind] += 1
+
+
+def _copies(arrays: Feeds) -> dict[str, Array]:
+    return {name: array.copy() for name, array in arrays.items()}
+
+
+def _is_safe(lane: Lane) -> bool:
+    return lane.variant.id == SAFE_VARIANT
 
 
 def _shapes(feeds: Feeds) -> _Shapes:

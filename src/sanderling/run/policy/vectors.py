@@ -126,7 +126,7 @@ def _placement(source: random.Random) -> Iterator[Case]:
         LaneRule("gpu", "gpu", 30.0, 85.0, 75.0),
         LaneRule("cpu", "cpu"),
     )
-    for walk in range(6):
+    for walk in range(8):
         recovery = RecoveryRule(2 + walk % 2, 100.0, 500.0)
         lanes = rules[: 2 + walk % 3]
         case, state = _case("placement.start", rules=lanes)
@@ -150,8 +150,9 @@ def _observation(
         source, "call", "call", "call", "call", "failure", "heat", "heat", "presence", "pin", "choose", "pardon"
     )
     if kind == "call":
-        latency_ms = _pick(source, 15.0, 15.001, 40.0, 40.0)
-        return "after_call", {"rules": rules, "recovery": recovery, "lane": busy, "latency_ms": latency_ms}
+        latency_ms, other_ms = _pick(source, 15.0, 15.001, 40.0, 40.0), _pick(source, 0.0, 0.0, 0.0, 30.0, 40.0)
+        call = {"lane": busy, "latency_ms": latency_ms, "other_ms": other_ms}
+        return "after_call", {"rules": rules, "recovery": recovery, **call}
     if kind == "failure":
         return "after_failure", {"recovery": recovery, "lane": busy, "reason": "the engine failed"}
     if kind == "heat":

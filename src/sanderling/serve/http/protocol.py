@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol, cast
 
 from sanderling.core.errors import SanderlingError
-from sanderling.serve.errors import HeadersTooLargeError, NotReadyError, RequestError, TooSlowError, code_of
+from sanderling.serve.errors import HeadersTooLargeError, NotReadyError, TooSlowError
 from sanderling.serve.http import answers
 from sanderling.serve.http.asgi import AsgiExchange
 from sanderling.serve.http.body import ChunkedHead, SizedBody, check_size
@@ -98,6 +98,7 @@ class Connection(asyncio.BufferedProtocol):
         self._wait(self.server.limits.idle_s)
         if not self.server.admit(self):
             self.refuse(NotReadyError("the server has as many connections as it takes: try again later"))
+            self.transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
         """Called by the loop: the client has hung up, or the connection was closed."""
@@ -211,7 +212,7 @@ class Connection(asyncio.BufferedProtocol):
         """Tell the client of an error, and go on to the next request."""
         self.finish([answers.whole_error(error, keep_alive=self.keeps_alive, is_old=self.is_old)])
 
-    def refuse(self, error: SanderlingError) -> None:
+    def refuse(self, error: BaseException) -> None:
         """Tell the client of an error, and close the connection: what follows in it has no meaning."""
         self._keep_alive = False
         self._drop()
@@ -231,7 +232,7 @@ class Connection(asyncio.BufferedProtocol):
             self.refuse(error)
         except Exception as error:  # noqa: BLE001 - one connection's fault is not the server's end
             self.server.services.log.failure("connection-failed", error)
-            self.refuse(RequestError(f"the request could not be read: {code_of(error).grpc}"))
+            self.refuse(error)
         finally:
             self._is_pumping = False
 
