@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 
 from sanderling.core.errors import NotMetError
+from sanderling.model.package import Package, file_entries, write_manifest
 from sanderling.run.pool import Pool
 from sanderling.serve.admission import Admission, quietly
 from sanderling.serve.snapshots import Snapshots
-from tests.versions import X, built, with_wrong_golden
+from tests.versions import X, built, put, with_wrong_golden
 
 
 def test_quiet_work_returns_its_result_and_raises_its_error_in_the_caller():
@@ -44,5 +45,18 @@ def test_refused_version_leaves_nothing_in_the_pool(tmp_path):
         package = admission.copy(with_wrong_golden(built(3.0), tmp_path / "wrong.sdl"))
         with pytest.raises(NotMetError, match="golden vectors, fp32: output 'y' differs"):
             admission.load(package, "demo:1")
+        assert pool.models == ()
+    admission.close()
+
+
+def test_model_that_no_engine_takes_is_refused_though_its_hashes_hold(tmp_path):
+    broken = put(built(2.0), tmp_path / "broken.sdl")
+    manifest = Package.open(broken).manifest
+    (broken / manifest.variants[0].file).write_bytes(b"\x08\x0a no graph")
+    write_manifest(broken, manifest.model_copy(update={"files": file_entries(broken)}))
+    with Pool() as pool:
+        admission = Admission(pool, snapshots=Snapshots(tmp_path / "cache"))
+        with pytest.raises(NotMetError, match="golden vectors, fp32: "):
+            admission.load(admission.copy(broken), "demo:1")
         assert pool.models == ()
     admission.close()
