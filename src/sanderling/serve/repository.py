@@ -253,7 +253,7 @@ class Repository:
     def _loaded_rotation(self, name: str) -> Rotation:
         rotation = self._rotations.get(name)
         if rotation is None or not rotation.loaded:
-            there = ", ".join(sorted(name for name, known in self._rotations.items() if known.loaded)) or "none"
+            there = ", ".join(sorted(known.name for known in list(self._rotations.values()) if known.loaded)) or "none"
             raise NotFoundError(f"the repository has no model '{name}' loaded: loaded are {there}")
         return rotation
 
@@ -353,7 +353,8 @@ class Repository:
             rotation.versions[number] = Version(number, stamp, _digest(package), package, served)
             if source is not None and not source.version:
                 rotation.counted = max(rotation.counted, number)
-        reason = f"hashes and golden vectors hold; it runs on {served.session.lanes[0]}"
+        session = served.session
+        reason = f"hashes and golden vectors hold; it runs on {session.engine}/{session.device}/{session.variant.id}"
         self._tell("version-loaded", served.label, reason, name)
         return True
 

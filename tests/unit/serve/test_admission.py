@@ -4,6 +4,7 @@ import os
 import threading
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from sanderling.core.errors import NotMetError
@@ -59,4 +60,21 @@ def test_model_that_no_engine_takes_is_refused_though_its_hashes_hold(tmp_path):
         with pytest.raises(NotMetError, match="golden vectors, fp32: "):
             admission.load(admission.copy(broken), "demo:1")
         assert pool.models == ()
+    admission.close()
+
+
+def test_variant_whose_engine_is_not_here_does_not_keep_the_others_from_running(tmp_path):
+    package = put(built(2.0), tmp_path / "demo.sdl")
+    manifest = Package.open(package).manifest
+    fp32 = manifest.variants[0]
+    elsewhere = fp32.model_copy(update={"id": "board", "engines": ("rknn",)})
+    golden = manifest.golden.model_copy(update={"tolerance": {**manifest.golden.tolerance, "board": 1e-3}})
+    arrays = Package.open(package).golden().to_arrays()
+    np.savez(package / golden.file, **arrays, **{"board/y": arrays["fp32/y"]})
+    changed = {"variants": (fp32, elsewhere), "golden": golden, "files": file_entries(package)}
+    write_manifest(package, manifest.model_copy(update=changed))
+    with Pool() as pool:
+        admission = Admission(pool, snapshots=Snapshots(tmp_path / "cache"))
+        session = admission.load(admission.copy(package), "demo:1")
+        assert session.variant.id == "fp32"
     admission.close()
