@@ -126,31 +126,34 @@ class Connection(asyncio.BufferedProtocol):
             self.deadline_s = math.inf
         elif self._state is _State.HEAD:
             self._wait(self.server.limits.idle_s)
-        self._pump()
+        self._go_on()
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002
         """Called by the loop: where the next bytes go."""
-        if self._state is _State.BODY:
-            assert self._body is not None
+        if self._state is _State.BODY and self._body is not None and not self._body.is_whole:
             return self._body.room()
         return self.server.scratch
 
     def buffer_updated(self, nbytes: int) -> None:
         """Called by the loop: bytes have come."""
-        if self._state is _State.BODY:
-            assert self._body is not None
+        if self._state is _State.BODY and self._body is not None and not self._body.is_whole:
             self._body.filled += nbytes
             if self._body.is_whole:
                 self._pump()
         elif self._state is not _State.LINGERING:
             came = bytes(self.server.scratch[:nbytes])
-            if not self._rest and self._state is _State.HEAD:
+            if self.is_idle:
                 self._wait(self.server.limits.header_s)
             self._rest = self._rest + came if self._rest else came
             if self._state is not _State.BUSY:
                 self._pump()
-            elif len(self._rest) > self.server.limits.header_bytes:
+            if self._must_wait and len(self._rest) > self.server.limits.header_bytes:
                 self.transport.pause_reading()
+
+    @property
+    def _must_wait(self) -> bool:
+        """Whether what has come waits for an answer to be made or taken."""
+        return self._state is _State.BUSY or self.can_write is not None
 
     def overdue(self) -> None:
         """The time for what the connection waits for is over."""
@@ -204,9 +207,7 @@ class Connection(asyncio.BufferedProtocol):
         self._state = _State.HEAD
         self._wait(self.server.limits.header_s if self._rest else self.server.limits.idle_s)
         if not self._is_pumping:
-            if not self.transport.is_reading():
-                self.transport.resume_reading()
-            self._pump()
+            self._go_on()
 
     def fail(self, error: BaseException) -> None:
         """Tell the client of an error, and go on to the next request."""
@@ -219,6 +220,12 @@ class Connection(asyncio.BufferedProtocol):
         self.send([answers.whole_error(error, keep_alive=False)])
         self._head = self._body = self._chunks = self._exchange = None
         self._linger()
+
+    def _go_on(self) -> None:
+        """Take what has waited, and read again."""
+        self._pump()
+        if not self._must_wait and not self.transport.is_closing() and not self.transport.is_reading():
+            self.transport.resume_reading()
 
     def _pump(self) -> None:
         """Go on as far as what has come allows."""
