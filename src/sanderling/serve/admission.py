@@ -73,9 +73,7 @@ class Admission:
             self._pool.pin(beside)
         try:
             self._check_room(package, beside)
-            session = self._pool.load(
-                package.path, name=key, pinned=True, threads=self._threads, check_hashes=False
-            )
+            session = self._pool.load(package.path, name=key, pinned=True, threads=self._threads, check_hashes=False)
             try:
                 _warm(session)
             except BaseException:
