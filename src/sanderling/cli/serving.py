@@ -30,6 +30,15 @@ def serve(
     metrics: Annotated[int, typer.Option(help="Port of Prometheus metrics; 0 for any, -1 for none.")] = 8002,
     host: Annotated[str, typer.Option(help="Address to listen at; only this machine by default.")] = "127.0.0.1",
     repository: Annotated[Path | None, typer.Option(help="Folder of packages that is watched.")] = None,
+    versions: Annotated[
+        str, typer.Option(help="Of the repository that are served: latest, latest=N, specific=N,N or all.")
+    ] = "latest",
+    canary: Annotated[
+        float, typer.Option(min=0, max=0.99, help="Share of requests that tries a new version; 0 swaps at once.")
+    ] = 0,
+    grace: Annotated[
+        float, typer.Option(min=0, help="Seconds that a version stays loaded which another one replaced.")
+    ] = 60,
     shared_memory_prefix: Annotated[
         str, typer.Option(help="Let clients lend shared memory whose key begins so, such as /camera-; / for any.")
     ] = "",
@@ -42,7 +51,7 @@ def serve(
     log_json: Annotated[bool, typer.Option("--log-json", help="Log one JSON object a line.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout once it serves.")] = False,
 ) -> None:
-    """Serve packages by the Open Inference Protocol, until Ctrl-C or SIGTERM; SIGHUP reads the policy again.
+    """Serve packages by the Open Inference Protocol, until Ctrl-C or SIGTERM; SIGHUP reads policy and repository.
 
     Control routes need the token in SANDERLING_TOKEN, or one that is made and printed.
     """
@@ -53,7 +62,10 @@ def serve(
             raise UnavailableError(
                 f"serving needs '{error.name}', which is not installed: pip install 'sanderling[serve]'"
             ) from error
+        from sanderling.serve.canary import CanaryRules
+        from sanderling.serve.repository_settings import RepositorySettings
         from sanderling.serve.settings import Limits, Settings
+        from sanderling.serve.version_policy import parse_version_policy
 
         given = os.environ.get(TOKEN)
         settings = Settings(
@@ -64,6 +76,11 @@ def serve(
             grpc_port=_port("--grpc", grpc),
             metrics_port=_port("--metrics", metrics),
             repository=repository,
+            watching=RepositorySettings(
+                grace_s=grace,
+                versions=parse_version_policy(versions),
+                canary=CanaryRules(share=canary) if canary else None,
+            ),
             **({} if given is None else {"token": given}),
             shared_memory_prefix=shared_memory_prefix,
             certificate=certificate,

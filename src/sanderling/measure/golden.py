@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
 from sanderling.core.statistics import relative_error, sqnr_db
-from sanderling.core.tensor import Array
+from sanderling.core.tensor import Array, Feeds
 from sanderling.model.package import GoldenVectors
 from sanderling.run.engines.base import Executable, Optimization
 
@@ -17,7 +18,14 @@ _ALLOWED_LOSS_DB = 3.0
 _ENOUGH_DB = 40.0
 
 
-def wrong_outputs(executable: Executable, golden: GoldenVectors, variant: str, tolerance: float) -> str | None:
+class Runs(Protocol):
+    """What executes a graph: an executable, or a lane that has one."""
+
+    def run(self, feeds: Feeds) -> dict[str, Array]:
+        """Outputs by name."""
+
+
+def wrong_outputs(executable: Runs, golden: GoldenVectors, variant: str, tolerance: float) -> str | None:
     """Say what is wrong with the outputs, or None.
 
     They are right when they repeat the variant's own golden outputs within their tolerance. Engines, processors and

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict
 
-from sanderling.core.errors import DataError, EngineError, ModelError, PackageError, SanderlingError
+from sanderling.core.errors import DataError, EngineError, ModelError, PackageError, SanderlingError, UnavailableError
 from sanderling.core.machine import fingerprint
 from sanderling.core.progress import Event, Progress, Silent
 from sanderling.core.statistics import CONFIDENCE
@@ -30,6 +30,7 @@ from sanderling.model.manifest import Accuracy, Metric, Variant
 from sanderling.model.package import GoldenVectors, Package
 from sanderling.run.engines import engine
 from sanderling.run.engines.base import Optimization
+from sanderling.run.isolated import Worker
 from sanderling.run.placing import default_options
 
 _PLAN_PASSES, _PLAN_REPEATS = 3, 15
@@ -94,6 +95,37 @@ def verify(
     return VerifyResult(package=package.path.name, passed=passed, checks=tuple(checks), accuracy=accuracy)
 
 
+def check_golden(package: Package, worker: Worker, *, threads: int = 0) -> list[Check]:
+    """Run every variant's golden vectors in a worker process; a model that crashes it is a failed check.
+
+    A variant whose engine is not here cannot run here, and passes with that as its detail.
+
+    Raises:
+        PackageError: the golden vectors are unreadable.
+    """
+    golden = package.golden()
+    return [_worker_check(package, variant, golden, worker, threads) for variant in package.manifest.variants]
+
+
+def _worker_check(package: Package, variant: Variant, golden: GoldenVectors, worker: Worker, threads: int) -> Check:
+    tolerance = package.manifest.golden.tolerance[variant.id]
+    try:
+        options = default_options(variant, threads=threads)
+        with closing(worker.load(variant.engines[0], package.file(variant.file), options)) as executable:
+            wrong = wrong_outputs(executable, golden, variant.id, tolerance)
+    except UnavailableError as error:
+        return Check(name=f"golden vectors, {variant.id}", passed=True, detail=f"not run here: {error}")
+    except (EngineError, ModelError) as error:
+        wrong = str(error)
+    return _golden_result(package, variant, wrong)
+
+
+def _golden_result(package: Package, variant: Variant, wrong: str | None) -> Check:
+    tolerance, samples = package.manifest.golden.tolerance[variant.id], package.manifest.golden.samples
+    right = f"right on {samples} samples: within {tolerance:.0e} of the golden outputs, or as close to FP32's"
+    return Check(name=f"golden vectors, {variant.id}", passed=wrong is None, detail=wrong or right)
+
+
 def _hashes_hold(package: Package) -> str:
     return f"{len(package.manifest.files)} files have the hashes that the manifest says"
 
@@ -109,7 +141,6 @@ def _golden_checks(package: Package, threads: int, progress: Progress) -> list[C
 
 
 def _golden_check(package: Package, variant: Variant, golden: GoldenVectors, threads: int, progress: Progress) -> Check:
-    name = f"golden vectors, {variant.id}"
     tolerance = package.manifest.golden.tolerance[variant.id]
     try:
         executable = engine(variant.engines[0]).load(
@@ -119,10 +150,8 @@ def _golden_check(package: Package, variant: Variant, golden: GoldenVectors, thr
         executable.close()
         wrong = _optimizer_fault(package, variant, golden, threads, progress) or wrong
     except (EngineError, ModelError) as error:
-        return Check(name=name, passed=False, detail=str(error))
-    samples = package.manifest.golden.samples
-    right = f"right on {samples} samples: within {tolerance:.0e} of the golden outputs, or as close to FP32's"
-    return Check(name=name, passed=wrong is None, detail=wrong or right)
+        wrong = str(error)
+    return _golden_result(package, variant, wrong)
 
 
 def _optimizer_fault(

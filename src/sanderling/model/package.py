@@ -165,6 +165,44 @@ class GoldenVectors:
         return arrays
 
 
+def copy_package(path: Path, target: Path) -> Package:
+    """Make a whole copy of a package as a folder, and open it: what happens to the original later is nothing to it.
+
+    Args:
+        path: package folder, or a zip of one; only the files that its manifest lists are copied.
+        target: the folder.
+
+    Raises:
+        PackageError: it is no package, or not whole; then there is no copy.
+        OutputError: the copy cannot be written.
+    """
+    with replacing(target) as folder:
+        try:
+            if path.is_dir():
+                _copy_files(path, folder)
+            elif zipfile.is_zipfile(path):
+                _unpack(path, folder)
+            else:
+                raise PackageError(f"{path} is no package: expected a folder (NAME.sdl) or a zip of one")
+            problems = Package.open(folder, check_files=False).problems()
+        except FileNotFoundError as error:
+            raise PackageError(f"package {path}: a file vanished while it was copied ({first_line(error)})") from error
+        if problems:
+            more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+            raise PackageError(f"package {path}: {problems[0]}{more}; build it again or fetch a whole copy")
+    return Package.open(target, check_hashes=False)
+
+
+def _copy_files(path: Path, folder: Path) -> None:
+    listed = _read_manifest(path).files
+    folder.mkdir()
+    for name in (MANIFEST, *listed):
+        source, copy = inside(path, name), folder / name
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        if source.is_file():  # else it is a problem of the copy
+            shutil.copyfile(source, copy)
+
+
 def is_package(path: Path) -> bool:
     """Whether a folder, or a zip, has a manifest."""
     if path.is_file():
@@ -295,7 +333,13 @@ def _unpacked(archive_path: Path) -> Path:
         raise OutputError(
             f"cannot unpack {archive_path} into {target.parent}: {error.strerror}; set SANDERLING_CACHE"
         ) from error
-    with _opened(archive_path) as archive, replacing(target) as folder:
+    with replacing(target) as folder:
+        _unpack(archive_path, folder)
+    return target
+
+
+def _unpack(archive_path: Path, folder: Path) -> None:
+    with _opened(archive_path) as archive:
         manifest = _member(archive, MANIFEST, _MANIFEST_LIMIT_BYTES)
         files = _parse_manifest(manifest, f"{archive_path}:{MANIFEST}").files
         folder.mkdir()
@@ -304,7 +348,6 @@ def _unpacked(archive_path: Path) -> Path:
             path = inside(folder, name)
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(_member(archive, name, entry.size_bytes))
-    return target
 
 
 def _opened(archive_path: Path) -> zipfile.ZipFile:

@@ -197,6 +197,25 @@ class Pool:
         """
         self[name].close(drain_s=drain_s)
 
+    def pin(self, name: str, *, pinned: bool = True) -> None:
+        """Never release a model from now on, or let it be released again.
+
+        Raises:
+            OptionError: the pool has no such model.
+        """
+        with self._lock:
+            self[name]
+            (self._pinned.add if pinned else self._pinned.discard)(name)
+
+    def excess_bytes(self, size_bytes: int) -> float:
+        """What a model of that size is over the limit, with all that can be released gone; 0 where it has room.
+
+        Models that are busy now count as such that can be released: they are not for long.
+        """
+        with self._lock:
+            held = sum(model.size_bytes for model in self._loaded() if model.pinned)
+        return max(held + size_bytes - self._rules.max_bytes, 0.0)
+
     def close(self, *, drain_s: float = DRAIN_S) -> None:
         """Unload everything, within ``drain_s`` and what ending the engines takes; a second call does nothing."""
         self._closed = True

@@ -355,6 +355,11 @@ class Session:
         return any(lane.loaded for lane in self._served.lanes)
 
     @property
+    def loaded_lanes(self) -> tuple[Lane, ...]:
+        """Its ways of running that hold memory; calls of them pass by the queue and the guard."""
+        return tuple(lane for lane in self._served.lanes if lane.loaded)
+
+    @property
     def size_bytes(self) -> int:
         """What the loaded ways of running take, as measured when the package was built or tuned, else their files'."""
         return sum(lane.plan.size_bytes for lane in self._served.lanes if lane.loaded)

@@ -13,10 +13,13 @@ from sanderling.core.errors import EngineError, OptionError, SanderlingError, Un
 from sanderling.run.pool import Pool
 from sanderling.run.runtime import TimedEvent
 from sanderling.run.session import Session
+from sanderling.serve.admission import Admission
 from sanderling.serve.data_plane import DataPlane
 from sanderling.serve.http.routes import make_app
 from sanderling.serve.http.server import HttpServer
+from sanderling.serve.http.versions import version_routes
 from sanderling.serve.log import Log
+from sanderling.serve.repository import Repository
 from sanderling.serve.services import Services
 from sanderling.serve.settings import Settings
 from sanderling.serve.shared_memory import SharedMemoryRegistry
@@ -62,6 +65,7 @@ class Server:
         )
         self.ends: dict[str, End] = {}
         self._reporter: asyncio.Task[None] | None = None
+        self._repository: Repository | None = None
 
     async def start(self) -> None:
         """Load and warm every package, then listen.
@@ -85,12 +89,14 @@ class Server:
         await asyncio.gather(*(end.stop(drain_s) for end in self.ends.values()))
         if self._reporter is not None:
             self._reporter.cancel()
-        await asyncio.to_thread(self.pool.close, drain_s=drain_s if self.services.plane.pending else 0.0)
+        await asyncio.to_thread(self._close, drain_s if self.services.plane.pending else 0.0)
 
     def reload(self) -> None:
-        """Read the policy file again, and say what is wrong with it; what runs keeps its rules until a restart."""
+        """Look at the repository now, and read the policy file again; what runs keeps its rules until a restart."""
         from sanderling.run.policy.document import read_policy
 
+        if self._repository is not None:
+            self._repository.look_now()
         path, log = self.settings.policy, self.services.log
         if path is None:
             log.info("reload", "reload: the server has no policy file")
@@ -111,11 +117,26 @@ class Server:
                 raise OptionError(f"two packages are called '{name}': serve one of them, or build it with another name")
             warm(session, name)
             self.services.plane.add(session, name=name)
+        if self.settings.repository is not None:
+            admission = Admission(self.pool, threads=self.settings.threads)
+            self._repository = Repository(
+                self.settings.repository, self.pool, self.services.plane, self.settings.watching, admission=admission
+            )
+            self.services.repository = self._repository
+            self._repository.start()
+
+    def _close(self, drain_s: float) -> None:
+        if self._repository is not None:
+            self._repository.stop()
+        self.pool.close(drain_s=drain_s)
+        if self._repository is not None:
+            self._repository.close()
 
     async def _listen(self) -> None:
         settings = self.settings
         if settings.http_port is not None:
-            http = HttpServer(self.services, make_app(self.services))
+            extra = version_routes(self.services, self._repository) if self._repository is not None else []
+            http = HttpServer(self.services, make_app(self.services, extra))
             await http.start()
             self.ends["http"] = http
         if settings.grpc_port is not None:
@@ -127,7 +148,7 @@ class Server:
 
     async def _report(self) -> None:
         """Log events of the runtime: devices that were left, models that were released, batches that failed."""
-        seen: TimedEvent | None = next(iter(reversed(self.pool.runtime.events)), None)
+        seen: TimedEvent | None = None
         while True:
             await asyncio.sleep(_EVENTS_S)
             for timed in _since(self.pool.runtime.events, seen):
@@ -151,7 +172,7 @@ def warm(session: Session, name: str) -> None:
 
 
 def serve(settings: Settings, *, started: Callable[[Server], None] | None = None) -> None:
-    """Serve until SIGTERM or SIGINT; SIGHUP reads the policy again.
+    """Serve until SIGTERM or SIGINT; SIGHUP looks at the repository and the policy again.
 
     Args:
         settings: what to serve, and where.

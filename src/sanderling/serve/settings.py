@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from sanderling.core.errors import OptionError
+from sanderling.serve.repository_settings import RepositorySettings
 
 LOOPBACK = "127.0.0.1"
 
@@ -54,6 +55,7 @@ class Settings:
         grpc_port: likewise.
         metrics_port: likewise; metrics are also at ``/metrics`` of HTTP.
         repository: folder of packages that is watched.
+        watching: how it is watched, and how versions follow each other.
         token: for control routes.
         shared_memory_prefix: that keys of shared memory must begin with; empty to allow none.
         certificate: PEM file; HTTPS with it.
@@ -70,6 +72,7 @@ class Settings:
     grpc_port: int | None = 8001
     metrics_port: int | None = 8002
     repository: Path | None = None
+    watching: RepositorySettings = field(default_factory=RepositorySettings)
     token: str = field(default_factory=lambda: secrets.token_urlsafe(24), repr=False)
     shared_memory_prefix: str = ""
     certificate: Path | None = None

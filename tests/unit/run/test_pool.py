@@ -431,3 +431,25 @@ def test_calls_of_several_models_never_use_more_threads_than_there_are_cores(pac
         for caller in callers:
             caller.join(60)
     assert most[0] == usable_cores()
+
+
+def test_model_is_pinned_and_let_go_while_it_is_loaded(packages):
+    with pool_of(packages, "abs", "neg", maxModelCache=2) as pool:
+        pool.pin("abs")
+        pool.load(packages["relu"])
+        assert loaded(pool) == {"abs", "relu"}
+        pool.pin("abs", pinned=False)
+        pool.run("relu", X)
+        pool.load(packages["exp"])
+        assert loaded(pool) == {"relu", "exp"}
+        with pytest.raises(OptionError, match="no model 'other'"):
+            pool.pin("other")
+
+
+def test_excess_counts_what_stays_whatever_is_released(packages):
+    with pool_of(packages, "abs", "neg", pinned=["abs"], maxModelBytes=10_000) as pool:
+        size_bytes = pool["abs"].size_bytes
+        assert pool.excess_bytes(10_000 - size_bytes) == 0
+        assert pool.excess_bytes(10_000) == size_bytes
+    with pool_of(packages, "abs", pinned=["abs"]) as pool:
+        assert pool.excess_bytes(1 << 60) == 0

@@ -1,0 +1,140 @@
+"""How a version comes in: copied, its hashes and golden vectors checked, loaded, and run once on its own lane."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import nullcontext
+from pathlib import Path
+from typing import TypeVar
+
+from sanderling.core.errors import NotMetError, RefusedError
+from sanderling.measure.golden import wrong_outputs
+from sanderling.measure.verify import check_golden
+from sanderling.model.package import Package
+from sanderling.run.isolated import Worker
+from sanderling.run.pool import Pool
+from sanderling.run.session import Session
+from sanderling.serve.snapshots import Snapshots
+
+_CHECK_THREADS = 1
+_NICENESS = 10
+Result = TypeVar("Result")
+
+
+class Admission:
+    """Checks and loads versions, one at a time.
+
+    Args:
+        pool: that holds them.
+        snapshots: where their copies are; a folder in the cache by default.
+        worker: process that runs golden vectors; one for each version by default.
+        threads: of one call; 0 leaves it to the plan or the engine.
+
+    Raises:
+        OutputError: copies cannot be written.
+    """
+
+    def __init__(
+        self, pool: Pool, *, snapshots: Snapshots | None = None, worker: Worker | None = None, threads: int = 0
+    ) -> None:
+        self._pool = pool
+        self._snapshots = snapshots or Snapshots()
+        self._worker = worker
+        self._threads = threads
+
+    def copy(self, path: Path) -> Package:
+        """Copy a package and check its hashes.
+
+        Raises:
+            PackageError: it is broken, altered or not whole.
+            OutputError: the copy cannot be written.
+        """
+        return quietly(lambda: self._snapshots.take(path))
+
+    def load(self, package: Package, key: str, *, beside: str = "") -> Session:
+        """Check a copy's golden vectors, load it, and run them on the lane that it got.
+
+        Args:
+            package: a copy.
+            key: of the pool.
+            beside: key of the version that stays loaded meanwhile, if there is one.
+
+        Raises:
+            NotMetError: it does not compute what its golden vectors say.
+            RefusedError: the policy's limit does not hold both versions.
+            SanderlingError: it cannot be read or loaded.
+        """
+        quietly(lambda: self._check(package))
+        if beside:
+            self._pool.pin(beside)
+        try:
+            self._check_room(package, beside)
+            session = self._pool.load(package.path, name=key, pinned=True, threads=self._threads, check_hashes=False)
+            try:
+                _warm(session)
+            except BaseException:
+                session.close()
+                raise
+            self._pool.pin(key, pinned=False)
+        finally:
+            if beside:
+                self._pool.pin(beside, pinned=False)
+        return session
+
+    def drop(self, package: Package) -> None:
+        """Remove a copy."""
+        self._snapshots.drop(package)
+
+    def close(self) -> None:
+        """Remove all copies."""
+        self._snapshots.close()
+
+    def _check(self, package: Package) -> None:
+        """Golden vectors of every variant, in a process that a broken model may crash."""
+        with nullcontext(self._worker) if self._worker is not None else Worker() as worker:
+            failed = [check for check in check_golden(package, worker, threads=_CHECK_THREADS) if not check.passed]
+        if failed:
+            raise NotMetError(f"{failed[0].name}: {failed[0].detail}")
+
+    def _check_room(self, package: Package, beside: str) -> None:
+        variant = package.variant()
+        excess = self._pool.excess_bytes(variant.memory_bytes or variant.size_bytes)
+        if excess > 0:
+            others = f" beside {beside}" if beside else ""
+            raise RefusedError(
+                f"{package.manifest.name} does not fit{others}: {excess:.0f} bytes over maxModelBytes with all else "
+                "released; raise the limit, or unload the old version first"
+            )
+
+
+def quietly(call: Callable[[], Result]) -> Result:
+    """Run something in a thread, and the processes that it starts, that yield to those which serve.
+
+    Only Linux has priorities of threads; elsewhere it just runs. Nothing that stays may be made in it, since threads
+    inherit the priority.
+    """
+    if sys.platform != "linux":
+        return call()
+    future: Future[Result] = Future()
+
+    def run() -> None:
+        try:
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
+            future.set_result(call())
+        except BaseException as error:  # noqa: BLE001 - it is raised where the result is waited for
+            future.set_exception(error)
+
+    threading.Thread(target=run, name="sanderling-admission", daemon=True).start()
+    return future.result()
+
+
+def _warm(session: Session) -> None:
+    golden, tolerances = session.package.golden(), session.manifest.golden.tolerance
+    for lane in session.loaded_lanes:
+        wrong = wrong_outputs(lane, golden, lane.variant.id, tolerances[lane.variant.id])
+        if wrong is not None:
+            raise NotMetError(f"golden vectors on {lane.name}: {wrong}")

@@ -1,0 +1,92 @@
+"""Inference as routes of the ASGI application, for a server of somebody else; ours has its own protocol for them."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+
+from sanderling.serve.errors import RequestError, TooLargeError
+from sanderling.serve.http.body import unpack
+from sanderling.serve.http.inference import InferRequest, read_request, write_response
+from sanderling.serve.output_places import OutputPlaces
+
+if TYPE_CHECKING:
+    from sanderling.serve.data_plane import ServedModel
+    from sanderling.serve.services import Services
+
+_LENGTH = "inference-header-content-length"
+
+
+def inference_routes(services: Services) -> list[BaseRoute]:
+    """``/v2/models/NAME/infer``, with and without a version."""
+    inference = _Inference(services)
+    return [
+        Route("/v2/models/{name}/infer", inference.infer, methods=["POST"]),
+        Route("/v2/models/{name}/versions/{version}/infer", inference.infer, methods=["POST"]),
+    ]
+
+
+class _Inference:
+    def __init__(self, services: Services) -> None:
+        self._services = services
+
+    async def infer(self, request: Request) -> Response:
+        """Run a request and give its results as the client wants them."""
+        version = request.path_params.get("version", "")
+        model = self._services.plane.model(request.path_params["name"], version)
+        body = await self._body(request)
+        timeout_us = _whole(request, "timeout")
+        read = read_request(
+            body,
+            _whole(request, _LENGTH),
+            self._services.memory,
+            left_ms=timeout_us / 1e3 if timeout_us else None,
+        )
+        return await self._run(model, read, is_pinned=bool(version))
+
+    async def _run(self, model: ServedModel, request: InferRequest, *, is_pinned: bool) -> Response:
+        wanted = {output.name: output.place for output in request.outputs if output.place is not None}
+        places = OutputPlaces(wanted, model.session, request.feeds, self._services.memory)
+        future = self._services.plane.submit(
+            model,
+            request.feeds,
+            outputs=[output.name for output in request.outputs],
+            deadline_ms=request.deadline_ms,
+            priority=request.priority,
+            buffers=places.buffers,
+            pinned=is_pinned,
+        )
+        outputs = await asyncio.wrap_future(future)
+        text, tails = write_response(model, request, outputs, places.write(outputs))
+        if not tails:
+            return Response(text, media_type="application/json")
+        return Response(
+            b"".join([text, *tails]), media_type="application/octet-stream", headers={_LENGTH: str(len(text))}
+        )
+
+    async def _body(self, request: Request) -> memoryview:
+        """The whole body, unpacked; never more than the limit of it."""
+        limit = self._services.settings.limits.body_bytes
+        body = bytearray()
+        async for part in request.stream():
+            body += part
+            if len(body) > limit:
+                raise TooLargeError(f"the body has more than {limit} bytes, which is the limit: send less at a time")
+        encoding = request.headers.get("content-encoding", "").strip().lower().encode()
+        if not encoding or encoding == b"identity":
+            return memoryview(body)
+        return await asyncio.to_thread(unpack, memoryview(body), encoding, limit, _whole(request, _LENGTH) or 0)
+
+
+def _whole(request: Request, name: str) -> int | None:
+    """A header that is a whole number; None where it is not there."""
+    value = request.headers.get(name)
+    if value is None:
+        return None
+    if not (value.isascii() and value.isdigit() and len(value) < 20):
+        raise RequestError(f"header {name} is '{value[:40]}': expected a whole number ≥ 0")
+    return int(value)
