@@ -79,6 +79,11 @@ class Pool:
         return [timed.event for timed in self._runtime.events]
 
     @property
+    def conditions(self) -> Conditions:
+        """What the sensors say."""
+        return self._conditions
+
+    @property
     def runtime(self) -> Runtime:
         """What runs the requests of all models."""
         return self._runtime

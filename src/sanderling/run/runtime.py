@@ -132,7 +132,7 @@ class Runtime:
         self._dispatcher = Dispatcher(rules)
         self._wait_when_full = wait_when_full
         self._hang_timeout_ms = hang_timeout_ms
-        self._on_event = on_event
+        self._listeners = [on_event] if on_event is not None else []
         self._served: dict[str, Served] = {}
         self._lock = threading.Lock()
         self._work = threading.Condition(self._lock)
@@ -293,7 +293,12 @@ class Runtime:
     def utilization(self, device: str) -> float:
         """Share of a device's recent time that it was busy, in [0, 1]."""
         with self._lock:
-            return self._dispatcher.utilization(device)
+            return self._dispatcher.utilization(device, self._now_ms())
+
+    def latency(self, name: str, lane: int) -> LatencyModel:
+        """What is known of a lane's latency."""
+        with self._lock:
+            return self._dispatcher.latency(name, lane)
 
     def tallies(self) -> tuple[Counter[str], list[float]]:
         """Counts, and milliseconds from arrival to result of the last requests."""
@@ -304,8 +309,12 @@ class Runtime:
         """Keep an event and pass it on."""
         timed = TimedEvent(time.time(), model, event)
         self.events.append(timed)
-        if self._on_event is not None:
-            self._on_event(timed)
+        for listener in tuple(self._listeners):
+            listener(timed)
+
+    def listen(self, listener: Callable[[TimedEvent], None]) -> None:
+        """Tell this about every event from now on as well, outside of any lock."""
+        self._listeners.append(listener)
 
     def close(self, *, drain_s: float = DRAIN_S) -> None:
         """Let what waits and runs end within ``drain_s``, tell the rest that it is closed, and end the threads."""

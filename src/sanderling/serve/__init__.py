@@ -1,0 +1,1 @@
+"""The server: one data plane under HTTP, gRPC, metrics and a dashboard."""
