@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from sanderling.core.errors import ModelError, TensorError
+from sanderling.core.errors import EngineError, ModelError, TensorError
 from sanderling.core.tensor import Array, Feeds, TensorSpec
 from sanderling.model.rows import has_rows
 
@@ -69,24 +69,26 @@ class Rows:
         except ModelError:
             free = False
         self.batched = free or (self.fixed > 1 and self.fixed in profiles)
+        if any(spec.dtype == "str" for spec in inputs):  # the length of strings is a part of an array's dtype
+            self.batched = False
         if free:
             self.fixed = 0
         self.accepted, self.returned = (self._any_rows(specs) for specs in (self.inputs, self.outputs))
 
-    def check(self, feeds: Feeds) -> int:
-        """Rows that a caller brings; 1 where rows are not told apart.
+    def count(self, feeds: Feeds) -> int:
+        """Rows that a caller brings; 1 where rows are not told apart."""
+        return len(feeds[self.inputs[0].name]) if self.batched else 1
+
+    def check_count(self, feeds: Feeds) -> None:
+        """Check that a caller brings rows, and no more than one call has.
 
         Raises:
-            TensorError: there are none, or more than a call of a fixed size holds.
+            TensorError: it does not.
         """
-        if not self.batched:
-            return 1
-        name = self.inputs[0].name
-        count = len(feeds[name])
-        if count == 0 or (self.fixed and count > self.fixed):
-            most = f"1 to {self.fixed}" if self.fixed else "at least 1"
-            raise TensorError(f"input '{name}' has {count} rows: expected {most}")
-        return count
+        spec, count = self.inputs[0], self.count(feeds)
+        if count == 0 or 0 < self.fixed < count:
+            most = f" and at most {self.fixed}, which every call has" if self.fixed else ""
+            raise TensorError(f"input '{spec.name}' has {count} rows: expected at least 1{most}; {spec}")
 
     def join(self, feeds: Sequence[Feeds], call_rows: int, pool: TensorPool) -> tuple[dict[str, Array], int]:
         """One call's arrays with the rows of all, filled up with zeros.
@@ -109,8 +111,17 @@ class Rows:
         return joined, copied
 
     def split(self, outputs: Feeds, counts: Sequence[int]) -> list[dict[str, Array]]:
-        """Each caller's own rows of every output, as views."""
+        """Each caller's own rows of every output, as views.
+
+        Raises:
+            EngineError: an output has fewer rows.
+        """
         ends = np.cumsum(counts).tolist()
+        for name, array in outputs.items():
+            if len(array) < ends[-1]:
+                raise EngineError(
+                    f"output '{name}' has {len(array)} rows after a call with {ends[-1]}: no caller's own"
+                )
         return [
             {name: array[end - count : end] for name, array in outputs.items()}
             for count, end in zip(counts, ends, strict=True)

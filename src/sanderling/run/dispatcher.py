@@ -322,10 +322,21 @@ class Dispatcher:
         self._switched(model, outcome, now_ms)
         self._refresh(model)
 
-    def fail(self, dispatch: Dispatch, reason: str, now_ms: float) -> list[Request]:
+    def expire(self, now_ms: float) -> None:
+        """Move waiting requests that are too late for any device to ``dropped``, also while no device is free."""
+        if not self.waiting or not self.rules.drop_late:
+            return
+        for model in self._models.values():
+            for *_, request in model.queue if model.waiting else ():
+                if request.waiting and self._is_late(model, request, now_ms):
+                    self._uncount(model, request)
+                    self.dropped.append(request)
+
+    def fail(self, dispatch: Dispatch, reason: str, now_ms: float, *, hung: bool = False) -> list[Request]:
         """A batch failed: its requests are tried again, each by itself, so that one cannot spoil the rest.
 
-        Another lane is preferred; one that failed a request together with others is tried once more for it alone.
+        Another lane is preferred; one that failed a request together with others is tried once more for it alone,
+        unless it hung.
 
         Returns:
             Requests that every lane failed when they were alone, and those of a model that is gone. The lanes are
@@ -340,7 +351,7 @@ class Dispatcher:
         lost = []
         for request in dispatch.requests:
             request.failures = (*request.failures, (dispatch.lane, reason))
-            if len(dispatch.requests) == 1:
+            if hung or len(dispatch.requests) == 1:
                 request.failed_alone |= {dispatch.lane}
             if len(request.failed_alone) < len(model.lanes):
                 self._push(model, request)
@@ -385,9 +396,11 @@ class Dispatcher:
     def utilization(self, device: str, now_ms: float | None = None) -> float:
         """Share of a device's recent time that it was busy; without a time, when it last ended a batch."""
         known = self._devices[device]
-        if now_ms is None or known.in_use:
+        if now_ms is None:
             return known.utilization
-        return utilization_after(known.utilization, idle_ms=max(now_ms - known.since_ms, 0.0), busy_ms=0.0)
+        passed_ms = max(now_ms - known.since_ms, 0.0)
+        busy_ms = passed_ms if known.in_use else 0.0
+        return utilization_after(known.utilization, idle_ms=passed_ms - busy_ms, busy_ms=busy_ms)
 
     def _drop_late(self, now_ms: float) -> None:
         for model in self._models.values():

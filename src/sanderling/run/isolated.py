@@ -31,6 +31,11 @@ from sanderling.run.worker import IN_WORKER, options_to
 
 LOAD_TIMEOUT_S = 120.0
 RUN_TIMEOUT_S = 60.0
+_PATIENCE_S = 0.2
+
+
+class NotBegun(EngineError):  # noqa: N818 - what is special about it
+    """The process ended before it was asked: the same call may be made again."""
 
 
 class Worker:
@@ -41,6 +46,7 @@ class Worker:
         path: where another interpreter finds Sanderling, and nothing else of ours, see ``environments.import_path``.
         module: that serves, with ``run/worker.py``.
         share: memory for tensors; without, they all go over the pipe.
+        run_timeout_s: of a run that names no other, after which the process counts as hung and is ended.
     """
 
     def __init__(
@@ -50,8 +56,10 @@ class Worker:
         path: Path | None = None,
         module: str = "sanderling.run.worker",
         share: bool = True,
+        run_timeout_s: float = RUN_TIMEOUT_S,
     ) -> None:
         self.shares = share
+        self.run_timeout_s = run_timeout_s
         self._command = [python, "-m", module]
         self._path = path
         self._process: subprocess.Popen[bytes] | None = None
@@ -78,10 +86,12 @@ class Worker:
         return IsolatedExecutable(self, key, self._process.pid, answer)
 
     def call(
-        self, key: int, header: dict[str, Any], arrays: Feeds, *, timeout_s: float
+        self, key: int, header: dict[str, Any], arrays: Feeds, *, timeout_s: float, pid: int | None = None
     ) -> tuple[dict[str, Any], dict[str, Array]]:
-        """Send one message and wait for its answer."""
+        """Send one message and wait for its answer; only to the process ``pid``, if one is named."""
         with self._lock:
+            if pid not in (None, self.pid):
+                raise NotBegun("the engine's process that held this graph is gone; load the package again")
             process = self._running()
             assert process.stdin is not None
             assert process.stdout is not None
@@ -106,9 +116,15 @@ class Worker:
         return self._process.pid if self._process and self._process.poll() is None else None
 
     def close(self) -> None:
-        """End the process."""
-        with self._lock:
+        """End the process, also while a call waits for its answer."""
+        while not self._lock.acquire(timeout=_PATIENCE_S):
+            process = self._process
+            if process is not None:
+                process.kill()  # whoever waits for it sees that, and lets go of the lock
+        try:
             self._end()
+        finally:
+            self._lock.release()
 
     def _running(self) -> subprocess.Popen[bytes]:
         if self._process is None or self._process.poll() is not None:
@@ -208,12 +224,13 @@ class IsolatedExecutable:
         """Arrays for the outputs, for ``run`` to write to without a copy; otherwise as ``buffers``."""
         return self._lend(self.outputs, batch, are_inputs=False)
 
-    def run(self, feeds: Feeds, outputs: Feeds | None = None, *, timeout_s: float = RUN_TIMEOUT_S) -> dict[str, Array]:
+    def run(self, feeds: Feeds, outputs: Feeds | None = None, *, timeout_s: float | None = None) -> dict[str, Array]:
         """Execute once.
 
         Raises:
             EngineError: execution failed, the worker crashed or hung, or the executable is closed.
         """
+        timeout_s = self._worker.run_timeout_s if timeout_s is None else timeout_s
         with self._turn:
             if self._exchange is None:
                 return self._run_by_pipe(feeds, outputs, timeout_s)
@@ -285,7 +302,7 @@ class IsolatedExecutable:
     def _call(self, header: dict[str, Any], feeds: Feeds, timeout_s: float) -> tuple[dict[str, Any], dict[str, Array]]:
         self._check_alive()
         try:
-            return self._worker.call(self._key, header, feeds, timeout_s=timeout_s)
+            return self._worker.call(self._key, header, feeds, timeout_s=timeout_s, pid=self._pid)
         finally:
             if not self.alive:
                 self._exchange = None
@@ -295,7 +312,7 @@ class IsolatedExecutable:
             raise EngineError("the graph is closed; load the package again")
         if self._worker.pid != self._pid:
             self._exchange = None
-            raise EngineError("the engine's process that held this graph is gone; load the package again")
+            raise NotBegun("the engine's process that held this graph is gone; load the package again")
 
 
 def _sizes(specs: tuple[TensorSpec, ...], batch: int) -> dict[str, int]:

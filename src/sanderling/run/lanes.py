@@ -17,7 +17,7 @@ from sanderling.run.devices import list_engines
 from sanderling.run.engines import engine
 from sanderling.run.engines.base import DeviceInfo, DeviceKind, Engine, Executable, Fidelity
 from sanderling.run.guard.inner import watched_model
-from sanderling.run.isolated import Worker
+from sanderling.run.isolated import RUN_TIMEOUT_S, NotBegun, Worker
 from sanderling.run.placing import Place, choose_place, default_options, follow_entry, plan_entries
 from sanderling.run.policy.document import Policy
 
@@ -65,6 +65,7 @@ class Lane:
         package: whose variant it runs.
         plan: how.
         isolated: run the engine in a process of its own.
+        timeout_s: after which a process that gives no answer is ended.
         watched: tensors inside the graph whose extremes its results hold as well.
 
     Raises:
@@ -72,14 +73,21 @@ class Lane:
     """
 
     def __init__(
-        self, package: Package, plan: LanePlan, *, isolated: bool = False, watched: Sequence[str] = ()
+        self,
+        package: Package,
+        plan: LanePlan,
+        *,
+        isolated: bool = False,
+        timeout_s: float = RUN_TIMEOUT_S,
+        watched: Sequence[str] = (),
     ) -> None:
         self.plan = plan
         self.is_watched = bool(watched)
         variant = plan.place.variant
         self._file = watched_model(package, variant, watched) if watched else package.file(variant.file)
-        self._worker = Worker() if isolated else None
+        self._worker = Worker(run_timeout_s=timeout_s) if isolated and plan.provider is None else None
         self._executable: Executable | None = None
+        self._loading = threading.Lock()
         self._lock = threading.Lock()
         self._idle = threading.Condition(self._lock)
         self._calls = 0
@@ -96,14 +104,20 @@ class Lane:
         return self.plan.place.variant
 
     @property
+    def isolated(self) -> bool:
+        """Whether its engine runs in a process of its own."""
+        return self._worker is not None
+
+    @property
     def loaded(self) -> bool:
         """Whether a call need not wait for loading."""
-        return self._executable is not None and getattr(self._executable, "alive", True)
+        return _is_alive(self._executable)
 
     @property
     def copied_bytes(self) -> int:
         """Bytes that were copied between callers' arrays and its engine since it was loaded."""
-        return self._executable.copied_bytes if self._executable is not None else 0
+        executable = self._executable
+        return executable.copied_bytes if executable is not None else 0
 
     def run(self, feeds: Feeds, outputs: Feeds | None = None) -> dict[str, Array]:
         """Execute once; loaded first if it is not, and again after its process ended.
@@ -112,9 +126,13 @@ class Lane:
             EngineError: loading or execution failed, or the lane is closed.
             ModelError: the engine does not take the graph.
         """
-        with self._lock:
-            executable = self._ready()
-            self._calls += 1
+        try:
+            return self._run_once(feeds, outputs)
+        except NotBegun:  # its process ended while this call waited for another one's
+            return self._run_once(feeds, outputs)
+
+    def _run_once(self, feeds: Feeds, outputs: Feeds | None) -> dict[str, Array]:
+        executable = self._ready(calls=1)
         try:
             return executable.run(feeds, outputs)
         finally:
@@ -129,8 +147,7 @@ class Lane:
             EngineError: loading failed, or the lane is closed.
             ModelError: the engine does not take the graph.
         """
-        with self._lock:
-            return self._ready()
+        return self._ready()
 
     def release(self) -> bool:
         """Give back what it holds until it is needed again; False where a call runs or nothing is held."""
@@ -150,26 +167,46 @@ class Lane:
             if self._idle.wait_for(lambda: not self._calls, timeout_s) or self._worker is not None:
                 self._end()
 
-    def _ready(self) -> Executable:
-        if self._closed:
-            raise EngineError("the session is closed; load the package again")
-        if self._executable is None or not self.loaded:
-            self._executable = self._load()
-        return self._executable
+    def _ready(self, *, calls: int = 0) -> Executable:
+        """What runs it, with so many more calls under way; loading, which may hang, holds up nothing but calls."""
+        while (executable := self._if_loaded(calls)) is None:
+            with self._loading:
+                if self.loaded:
+                    continue
+                made = self._load()
+                with self._lock:
+                    if not self._closed:
+                        self._executable = made
+                        continue
+            made.close()
+        return executable
+
+    def _if_loaded(self, calls: int) -> Executable | None:
+        with self._lock:
+            if self._closed:
+                raise EngineError("the session is closed; load the package again")
+            if not _is_alive(self._executable):
+                return None
+            self._calls += calls
+            return self._executable
 
     def _end(self) -> None:
         executable, self._executable = self._executable, None
-        if executable is not None and not self._calls:
-            executable.close()
         if self._worker is not None:
             self._worker.close()
+        if executable is not None and not self._calls:
+            executable.close()
 
     def _load(self) -> Executable:
         place = self.plan.place
         file = self._file
-        if self._worker is not None and self.plan.provider is None:
+        if self._worker is not None:
             return self._worker.load(place.engine, file, place.options)
         return (self.plan.provider or engine(place.engine)).load(file, place.options)
+
+
+def _is_alive(executable: Executable | None) -> bool:
+    return executable is not None and getattr(executable, "alive", True)
 
 
 def rank_lanes(

@@ -14,9 +14,21 @@ class Outputs(dict[str, Array]):
         batch_rows: rows of the call that they were part of.
         stale: whether they are the last good ones, given because a check failed on the new ones.
         tripped: why the first result failed its check; empty where it did not.
+        batch_requests: requests that shared the call.
+        queue_ms: from its arrival until its call began.
+        compute_ms: of the call, with what joins rows, checks and gives them back.
     """
 
-    __slots__ = ("batch_rows", "lane", "stale", "tripped", "variant")
+    __slots__ = (
+        "batch_requests",
+        "batch_rows",
+        "compute_ms",
+        "lane",
+        "queue_ms",
+        "stale",
+        "tripped",
+        "variant",
+    )
 
     def __init__(
         self,
@@ -34,3 +46,6 @@ class Outputs(dict[str, Array]):
         self.batch_rows = batch_rows
         self.stale = stale
         self.tripped = tripped
+        self.batch_requests = 1
+        self.queue_ms = 0.0
+        self.compute_ms = 0.0

@@ -1,31 +1,29 @@
 """The live runtime: the dispatcher under a lock, with the real clock and threads that run what it hands out.
 
-A request that finds its device free and nobody waiting runs in its caller's thread, on the caller's own arrays.
-Everything else waits in the dispatcher, and runner threads take batches from it as soon as a device is free.
+A request that finds its device free and nobody waiting runs in its caller's thread. Everything else waits in the
+dispatcher, and runner threads take batches from it as soon as a device is free. So does every request of a model with
+other ways of running and engines in this process: a thread that hangs in an engine cannot be rescued, and if it is not
+its caller's, the request can. The change of threads takes about 30 µs.
 """
 
 from __future__ import annotations
 
+import copy
 import os
+import sys
 import threading
 import time
+import weakref
 from collections import Counter, deque
 from collections.abc import Callable, Hashable, Sequence
-from concurrent.futures import Future, InvalidStateError
+from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
-from sanderling.core.errors import (
-    DeadlineError,
-    EngineError,
-    QueueFullError,
-    SanderlingError,
-    first_line,
-)
+from sanderling.core.errors import EngineError, QueueFullError, SanderlingError, first_line
 from sanderling.core.progress import Event
-from sanderling.core.tensor import Feeds
 from sanderling.run.dispatcher import Dispatch, Dispatcher, Request
 from sanderling.run.policy import NEVER
 from sanderling.run.policy.batching import BatchRules
@@ -33,21 +31,19 @@ from sanderling.run.policy.latency import LatencyModel
 from sanderling.run.policy.placement import LaneRule, RecoveryRule
 from sanderling.run.policy.scheduling import SchedulingRules
 from sanderling.run.results import Outputs
-from sanderling.run.streams import Link, Streams
+from sanderling.run.streams import Streams
+from sanderling.run.tickets import Call, Fate, Ticket, deliver, late, ticket_of
 
 FATES = ("requests", "completed", "completed late", "failed", "late", "rejected", "cancelled")
+DRAIN_S = 10.0
 _KEPT_EVENTS = 1000
 _KEPT_LATENCIES = 1000
 _WATCH_S = 0.05
-DRAIN_S = 10.0
-
-
-class Call(NamedTuple):
-    """What a caller gives: inputs by name, the rows in them, and arrays for the results if it has its own."""
-
-    feeds: Feeds
-    rows: int = 1
-    outputs: Feeds | None = None
+_QUIET_ROUNDS = 20  # of the watch, before it sleeps until there is work
+_ROOM_S = 1.0
+_END_S = 1.0
+_LOAD_S = 120.0  # a call that loads first may take as long, whatever counts as a hang
+_CLOSED = "the session is closed; load the package again"
 
 
 class Served(Protocol):
@@ -68,6 +64,10 @@ class Served(Protocol):
     def is_ready(self, lane: int) -> bool:
         """Whether a lane is loaded, so that a call's time says something about it."""
 
+    @property
+    def has_rescue(self) -> bool:
+        """Whether another lane could take over a call that hangs, unless its caller's own thread hangs with it."""
+
 
 @dataclass(frozen=True)
 class TimedEvent:
@@ -78,29 +78,16 @@ class TimedEvent:
     event: Event
 
 
-class Ticket:
-    """A request's place: its arrays, its future where somebody waits for it, and its place in a stream."""
-
-    __slots__ = ("call", "future", "link", "outcome", "request", "started")
-
-    def __init__(self, call: Call, request: Request) -> None:
-        self.call = call
-        self.request = request
-        self.future: Future[Outputs] | None = None
-        self.outcome: Outputs | BaseException | None = None
-        self.link: Link | None = None
-        self.started = False
-        request.payload = self
-
-
-@dataclass
-class _Running:
-    """A batch that a thread runs."""
+@dataclass(frozen=True, eq=False)
+class _Batch:
+    """Requests that a thread runs together; those that were cancelled at the last moment are left out."""
 
     dispatch: Dispatch
-    since_s: float
+    live: list[Ticket]
+    served: Served
     thread: threading.Thread
-    is_runner: bool
+    since_s: float
+    is_warm: bool
 
 
 class Runtime:
@@ -113,7 +100,7 @@ class Runtime:
         on_event: told about every event, outside of any lock.
 
     Attributes:
-        counts: requests by what became of them, and batches.
+        counts: requests by what became of them, each once, and batches.
         events: the last ones.
         latencies_ms: of the last requests that were completed, from arrival to result.
     """
@@ -129,23 +116,42 @@ class Runtime:
         self.counts: Counter[str] = Counter()
         self.events: deque[TimedEvent] = deque(maxlen=_KEPT_EVENTS)
         self.latencies_ms: deque[float] = deque(maxlen=_KEPT_LATENCIES)
+        self._rules = rules
         self._dispatcher = Dispatcher(rules)
         self._wait_when_full = wait_when_full
         self._hang_timeout_ms = hang_timeout_ms
         self._listeners = [on_event] if on_event is not None else []
-        self._served: dict[str, Served] = {}
+        self._is_forked = False
+        self._begin_empty()
+        _RUNTIMES.add(self)
+
+    def _begin_empty(self) -> None:
+        """Locks that nobody holds, and no threads."""
         self._lock = threading.Lock()
         self._work = threading.Condition(self._lock)
         self._room = threading.Condition(self._lock)
+        self._watched = threading.Condition(self._lock)
         self._streams = Streams()
-        self._running: dict[int, _Running] = {}
+        self._served: dict[str, Served] = {}
+        self._leaving: set[str] = set()
+        self._running: dict[int, _Batch] = {}
         self._threads: list[threading.Thread] = []
-        self._runners = 0
+        self._runners: set[threading.Thread] = set()  # those that wait for work or run it
+        self._idle = 0
         self._wanted_runners = 0
-        self._replaced: set[threading.Thread] = set()
         self._watching = False
+        self._watch_sleeps = False
         self._closing = False
-        self._pid = os.getpid()
+
+    def disown(self) -> None:
+        """Refuse everything from now on: this is a forked process, which has the object and none of its threads."""
+        self._is_forked = True
+        self._begin_empty()
+
+    @property
+    def is_forked(self) -> bool:
+        """Whether it was made before this process was forked."""
+        return self._is_forked
 
     def add(
         self,
@@ -173,25 +179,34 @@ class Runtime:
             self._wanted_runners = self._dispatcher.capacity
 
     def remove(self, name: str, *, reason: str, drain_s: float = DRAIN_S) -> None:
-        """Stop serving a model: what waits or runs may end within ``drain_s``, the rest is told ``reason``."""
-        end = time.monotonic() + drain_s
+        """Stop serving a model, and take no more requests for it.
+
+        What waits or runs may end within ``drain_s``, the rest is told ``reason``.
+        """
+        end_s = time.monotonic() + drain_s
         with self._lock:
+            if name in self._served:
+                self._leaving.add(name)
+            while name in self._served and self._is_busy(name) and (left_s := end_s - time.monotonic()) > 0:
+                self._work.notify_all()
+                self._room.wait(min(left_s, _WATCH_S))
             if name not in self._served:
                 return
-            while self._dispatcher.queued(name) or any(run.dispatch.model == name for run in self._running.values()):
-                left = end - time.monotonic()
-                if left <= 0:
-                    break
-                self._work.notify_all()
-                self._room.wait(min(left, 0.05))
-            del self._served[name]
-            left_over = self._dispatcher.remove_model(name)
-            self.counts["failed"] += len(left_over)
-            for run in [run for run in self._running.values() if run.dispatch.model == name]:
-                del self._running[id(run.dispatch)]
-                left_over += run.dispatch.requests
-        for request in left_over:
-            self._finish(_ticket(request), EngineError(reason))
+            left_over = self._cut_off(name)
+            self._room.notify_all()
+        for ticket in left_over:
+            self._finish(ticket, EngineError(reason))
+
+    def _cut_off(self, name: str) -> list[Ticket]:
+        """Forget a model; returns its requests that wait or run. Under the lock."""
+        del self._served[name]
+        self._leaving.discard(name)
+        left_over = list(map(ticket_of, self._dispatcher.remove_model(name)))
+        for batch in [batch for batch in self._running.values() if batch.dispatch.model == name]:
+            self._abandon(batch)
+            self._dispatcher.complete(batch.dispatch, self._now_ms(), learn=False)
+            left_over += batch.live
+        return [ticket for ticket in left_over if self._settle(ticket, "failed")]
 
     def run(self, name: str, call: Call, *, deadline_ms: float = NEVER, priority: int = 0) -> Outputs:
         """Run one request and wait for it.
@@ -208,11 +223,11 @@ class Runtime:
             SanderlingError: what the model's run raised.
         """
         now_ms = self._now_ms()
-        ticket = Ticket(call, Request(name, rows=call.rows, deadline_ms=now_ms + deadline_ms, priority=priority))
+        ticket = Ticket(name, call, deadline_ms=now_ms + deadline_ms, priority=priority)
         with self._lock:
-            dispatch = self._accept(ticket, now_ms, inline=True)
-        if dispatch is not None:
-            self._execute(dispatch)
+            batch = self._accept(ticket, now_ms, inline=True, wait=self._wait_when_full)
+        if batch is not None:
+            self._execute(batch)
         return self._wait(ticket)
 
     def submit(
@@ -223,6 +238,7 @@ class Runtime:
         deadline_ms: float = NEVER,
         priority: int = 0,
         stream: Hashable = None,
+        wait: bool = True,
     ) -> Future[Outputs]:
         """Run one request and return at once; results of a stream and priority come in the order of submission.
 
@@ -232,15 +248,16 @@ class Runtime:
             deadline_ms: from now.
             priority: larger is sooner.
             stream: whose order is kept; the calling thread's by default.
+            wait: for room, where the policy says so.
 
         Raises:
             DeadlineError: it could not be finished in time even now.
             QueueFullError: too many requests wait.
         """
         now_ms = self._now_ms()
-        ticket = Ticket(call, Request(name, rows=call.rows, deadline_ms=now_ms + deadline_ms, priority=priority))
+        ticket = Ticket(name, call, deadline_ms=now_ms + deadline_ms, priority=priority)
         with self._lock:
-            self._accept(ticket, now_ms, inline=False)
+            self._accept(ticket, now_ms, inline=False, wait=wait and self._wait_when_full)
             ticket.link = self._streams.join((threading.get_ident() if stream is None else stream, priority))
         future = ticket.future
         assert future is not None
@@ -250,6 +267,8 @@ class Runtime:
     def switch(self, name: str, lane: int, reason: str) -> None:
         """Use a lane from the next batch on; -1 lets the policy choose again. Batches that run are not disturbed."""
         with self._lock:
+            if name not in self._served:
+                raise EngineError(_CLOSED)
             self._dispatcher.switch(name, lane, self._now_ms(), reason)
             self._work.notify_all()
         self._tell_switches()
@@ -272,7 +291,9 @@ class Runtime:
     def add_lane(self, name: str, rule: LaneRule, latency: LatencyModel, *, cost: int) -> None:
         """Add a way of running as the last resort of a model."""
         with self._lock:
+            self._check_open(name)
             self._dispatcher.add_lane(name, rule, latency, cost=cost)
+            self._wanted_runners = self._dispatcher.capacity
 
     def active(self, name: str) -> int:
         """Index of the lane that a model uses now; the first one after the model was removed."""
@@ -280,15 +301,18 @@ class Runtime:
             return self._dispatcher.placement(name).active if name in self._served else 0
 
     def queued(self, name: str) -> int:
-        """Requests of a model that wait."""
+        """Requests of a model that wait; none after the model was removed."""
         with self._lock:
-            return self._dispatcher.queued(name)
+            return self._dispatcher.queued(name) if name in self._served else 0
 
     def is_busy(self, name: str) -> bool:
         """Whether requests of a model wait or run."""
         with self._lock:
-            running = any(run.dispatch.model == name for run in self._running.values())
-            return bool(running or self._dispatcher.queued(name))
+            return name in self._served and self._is_busy(name)
+
+    def _is_busy(self, name: str) -> bool:
+        running = any(batch.dispatch.model == name for batch in self._running.values())
+        return running or self._dispatcher.queued(name) > 0
 
     def utilization(self, device: str) -> float:
         """Share of a device's recent time that it was busy, in [0, 1]."""
@@ -310,7 +334,11 @@ class Runtime:
         timed = TimedEvent(time.time(), model, event)
         self.events.append(timed)
         for listener in tuple(self._listeners):
-            listener(timed)
+            try:
+                listener(timed)
+            except Exception as failure:  # noqa: BLE001 - a listener's fault must not lose a result
+                shown = (type(failure), failure, failure.__traceback__, threading.current_thread())
+                threading.excepthook(threading.ExceptHookArgs(shown))
 
     def listen(self, listener: Callable[[TimedEvent], None]) -> None:
         """Tell this about every event from now on as well, outside of any lock."""
@@ -318,287 +346,361 @@ class Runtime:
 
     def close(self, *, drain_s: float = DRAIN_S) -> None:
         """Let what waits and runs end within ``drain_s``, tell the rest that it is closed, and end the threads."""
-        if self._pid != os.getpid():
-            return
         for name in list(self._served):
             self.remove(name, reason="the session was closed before this request ran", drain_s=drain_s)
         with self._lock:
             self._closing = True
-            self._work.notify_all()
-            self._room.notify_all()
-        busy = {run.thread for run in self._running.values()} | {threading.current_thread()}
-        for thread in self._threads:
-            if thread not in busy:
-                thread.join(timeout=1.0)
+            for condition in (self._work, self._room, self._watched):
+                condition.notify_all()
+            threads = [thread for thread in self._threads if thread is not threading.current_thread()]
+        end_s = time.monotonic() + _END_S
+        for thread in threads:  # one that hangs in an engine ends when that returns
+            thread.join(max(end_s - time.monotonic(), 0.0))
 
-    def _accept(self, ticket: Ticket, now_ms: float, *, inline: bool) -> Dispatch | None:
-        """Take a request in, under the lock; returns its dispatch where the caller's own thread should run it."""
-        request = ticket.request
-        self._check_open(request.model)
-        self.counts["requests"] += 1
-        while (refusal := self._dispatcher.submit(request, now_ms)) == "full" and self._wait_when_full:
-            self._room.wait(1.0)
-            self._check_open(request.model)
+    def _accept(self, ticket: Ticket, now_ms: float, *, inline: bool, wait: bool) -> _Batch | None:
+        """Take a request in, under the lock; returns its batch where the caller's own thread should run it."""
+        self._check_open(ticket.model)
+        refusal = self._dispatcher.submit(ticket, now_ms)
+        while refusal == "full" and wait:
+            left_ms = ticket.deadline_ms - now_ms if self._rules.drop_late else NEVER
+            if left_ms <= 0:
+                refusal = "late"
+                break
+            self._room.wait(min(left_ms / 1e3, _ROOM_S))
+            self._check_open(ticket.model)
             now_ms = self._now_ms()
+            refusal = self._dispatcher.submit(ticket, now_ms)
         if refusal == "full":
-            self.counts["rejected"] += 1
-            waiting = self._dispatcher.queued(request.model)
+            if not self._wait_when_full:  # else its caller asks again
+                self.counts["requests"] += 1
+                self._settle(ticket, "rejected")
+            waiting = self._dispatcher.queued(ticket.model)
             raise QueueFullError(
-                f"{waiting} requests of '{request.model}' wait already: send fewer at a time, or raise queueLimit"
+                f"{waiting} requests of '{ticket.model}' wait already: send fewer at a time, or raise queueLimit"
             )
+        self.counts["requests"] += 1
         if refusal == "late":
-            self.counts["late"] += 1
-            raise _late(request, now_ms)
-        if inline and self._dispatcher.waiting == 1:
+            self._settle(ticket, "late")
+            raise late(ticket, now_ms)
+        if inline and self._dispatcher.waiting == 1 and not self._served[ticket.model].has_rescue:
             dispatch = self._dispatcher.next(now_ms)
             if dispatch is not None:
-                ticket.started = True
-                self._started(dispatch, is_runner=False)
-                return dispatch
+                return self._begin(dispatch)
         ticket.future = Future()
         self._wake()
         return None
 
     def _check_open(self, name: str) -> None:
-        if self._pid != os.getpid():
+        if self._is_forked:
             raise EngineError("the session was opened before this process was forked; load the package in this process")
-        if self._closing or name not in self._served:
-            raise EngineError("the session is closed; load the package again")
+        if self._closing or name not in self._served or name in self._leaving:
+            raise EngineError(_CLOSED)
 
     def _wake(self) -> None:
-        """Let a runner look, and see that there are enough; under the lock."""
-        if self._runners < self._wanted_runners:
-            self._runners += 1
-            self._start(self._serve, "sanderling-runner")
-        if self._hang_timeout_ms != NEVER and not self._watching:
+        """See that a runner looks for work, and that somebody watches; under the lock."""
+        if self._idle:
+            self._work.notify()
+        elif len(self._runners) < self._wanted_runners:
+            self._runners.add(self._start(self._serve, "sanderling-runner"))
+        if not self._watching:
             self._watching = True
             self._start(self._watch, "sanderling-watch")
-        self._work.notify()
+        elif self._watch_sleeps:
+            self._watched.notify()
 
-    def _start(self, target: Callable[[], None], name: str) -> None:
+    def _start(self, target: Callable[[], None], name: str) -> threading.Thread:
         thread = threading.Thread(target=target, name=name, daemon=True)
-        self._threads = [known for known in self._threads if known.is_alive()] + [thread]
         thread.start()
+        self._threads = [known for known in self._threads if known.is_alive()] + [thread]
+        return thread
 
     def _serve(self) -> None:
-        """Run batches until the runtime is closed, or a batch took so long that another runner has replaced this."""
-        while True:
+        """Run batches until the runtime is closed, or one counts as hung and another runner has replaced this."""
+        thread = threading.current_thread()
+        try:
+            while True:
+                with self._lock:
+                    batch = self._next_or_wait()
+                self._tell_dropped()
+                if batch is not None:
+                    self._execute(batch)
+                if self._closing or thread not in self._runners:
+                    return
+        finally:
             with self._lock:
-                dispatch = self._next_or_wait()
-            self._tell_dropped()
-            if self._closing and dispatch is None:
-                return
-            if dispatch is not None:
-                self._execute(dispatch)
-            if threading.current_thread() in self._replaced:
-                return
+                self._runners.discard(thread)
 
-    def _next_or_wait(self) -> Dispatch | None:
+    def _next_or_wait(self) -> _Batch | None:
         """The next batch; None when requests were dropped, or after closing."""
         while not self._closing:
             now_ms = self._now_ms()
             dispatch = self._dispatcher.next(now_ms)
             if dispatch is not None:
-                self._started(dispatch, is_runner=True)
+                batch = self._begin(dispatch)
                 self._room.notify_all()
+                if batch is None:
+                    continue
                 if self._dispatcher.waiting:
-                    self._work.notify()
-            if dispatch is not None or self._dispatcher.dropped:
-                return dispatch
+                    self._wake()
+                return batch
+            if self._dispatcher.dropped:
+                return None
             wake_ms = self._dispatcher.wake_ms()
+            self._idle += 1
             self._work.wait(None if wake_ms == NEVER else max((wake_ms - now_ms) / 1e3, 1e-4))
+            self._idle -= 1
         return None
 
-    def _watch(self) -> None:
-        """Give up batches that hang: their requests run elsewhere, and what the hung call returns is thrown away."""
-        while not self._closing:
-            time.sleep(min(self._hang_timeout_ms / 4e3, _WATCH_S))
-            now_s = time.monotonic()
-            for run in list(self._running.values()):
-                if (now_s - run.since_s) * 1e3 > self._hang_timeout_ms:
-                    self._give_up(run)
+    def _begin(self, dispatch: Dispatch) -> _Batch | None:
+        """The batch that this thread runs now; None where all of its requests were cancelled. Under the lock."""
+        live = [ticket for ticket in map(ticket_of, dispatch.requests) if ticket.start()]
+        if not live:
+            self._dispatcher.complete(dispatch, dispatch.started_ms, learn=False)
+            return None
+        served = self._served[dispatch.model]
+        batch = _Batch(
+            dispatch._replace(requests=tuple(live)),
+            live,
+            served,
+            threading.current_thread(),
+            time.monotonic(),
+            served.is_ready(dispatch.lane),
+        )
+        self._running[id(batch)] = batch
+        return batch
 
-    def _give_up(self, run: _Running) -> None:
+    def _watch(self) -> None:
+        """Give up batches that hang, and tell requests whose deadline passes while no device is free."""
+        quiet = 0
+        period_s = min(self._hang_timeout_ms / 4e3, _WATCH_S)
+        while not self._closing:
+            with self._lock:
+                now_s = time.monotonic()
+                self._dispatcher.expire(self._now_ms())
+                hung = [batch for batch in self._running.values() if now_s - batch.since_s > self._limit_s(batch)]
+                quiet = 0 if self._running or self._dispatcher.waiting else quiet + 1
+            for batch in hung:
+                self._give_up(batch)
+            self._tell_dropped()
+            with self._lock:
+                has_work = bool(self._running) or self._dispatcher.waiting > 0
+                self._watch_sleeps = quiet > _QUIET_ROUNDS and not has_work
+                if not self._closing:
+                    self._watched.wait(None if self._watch_sleeps else period_s)
+                self._watch_sleeps = False
+
+    def _limit_s(self, batch: _Batch) -> float:
+        limit_s = self._hang_timeout_ms / 1e3
+        return limit_s if batch.is_warm else max(limit_s, _LOAD_S)
+
+    def _give_up(self, batch: _Batch) -> None:
+        """A batch hangs: its requests run elsewhere, and what the call returns one day is thrown away."""
         error = EngineError(f"a call gave no answer for {self._hang_timeout_ms:g} ms and counts as hung")
         with self._lock:
-            if self._running.pop(id(run.dispatch), None) is None:
+            if id(batch) not in self._running:
                 return
-            if run.is_runner:
-                self._runners -= 1
-                self._replaced.add(run.thread)
-            lost = self._failed(run.dispatch, error)
-        self._tell_failed(run.dispatch, lost, error)
+            self._abandon(batch)
+            lost = self._failed(batch, error, hung=True)
+        self._tell_failed(batch, lost, error)
 
-    def _started(self, dispatch: Dispatch, *, is_runner: bool) -> None:
-        self._running[id(dispatch)] = _Running(dispatch, time.monotonic(), threading.current_thread(), is_runner)
+    def _abandon(self, batch: _Batch) -> None:
+        """Count neither on a batch nor on its thread; under the lock."""
+        del self._running[id(batch)]
+        self._runners.discard(batch.thread)
+        for ticket in batch.live:
+            ticket.detach()
 
-    def _execute(self, dispatch: Dispatch) -> None:
+    def _execute(self, batch: _Batch) -> None:
         """Run a batch and deliver its results, unless it was given up meanwhile."""
-        served = self._served.get(dispatch.model)
-        live = [ticket for ticket in map(_ticket, dispatch.requests) if ticket.started or _starts(ticket)]
-        warm = served is not None and served.is_ready(dispatch.lane)
         results: list[Outputs | SanderlingError] = []
         failure: Exception | None = None
         try:
-            if served is None:
-                raise EngineError("the session is closed; load the package again")
-            if live:
-                results = served.compute(dispatch.lane, [ticket.call for ticket in live], dispatch.call_rows)
+            calls = [ticket.call for ticket in batch.live]
+            results = batch.served.compute(batch.dispatch.lane, calls, batch.dispatch.call_rows)
         except Exception as error:  # noqa: BLE001 - whatever an engine raises must reach the callers
             failure = error
-        lost: list[Request] = []
+        except BaseException:
+            self._interrupted(batch)
+            raise
+        thread = threading.current_thread()
         with self._lock:
-            if self._running.pop(id(dispatch), None) is None:
+            if self._running.pop(id(batch), None) is None:
                 return
-            now_ms = self._now_ms()
-            if failure is None:
-                self._dispatcher.complete(dispatch, now_ms, learn=warm and bool(live))
-                self._count(live, results, now_ms)
-            else:
-                lost = self._failed(dispatch, failure)
+            # While callers' callbacks run, which may take long or wait for other results, this is no runner.
+            is_runner = thread in self._runners
+            self._runners.discard(thread)
+            lost = self._ended(batch, results, failure)
             if self._dispatcher.waiting:
                 self._wake()
             self._room.notify_all()
         if failure is not None:
-            self._tell_failed(dispatch, lost, failure)
-        for ticket, result in zip(live, results, strict=failure is None):
+            self._tell_failed(batch, lost, failure)
+        for ticket, result in zip(batch.live, results, strict=failure is None):
             self._finish(ticket, result)
         self._tell_switches()
+        if is_runner:
+            with self._lock:
+                self._runners.add(thread)
 
-    def _count(self, live: list[Ticket], results: list[Outputs | SanderlingError], now_ms: float) -> None:
+    def _interrupted(self, batch: _Batch) -> None:
+        """Ctrl-C or the like ended a call in the thread that runs it."""
+        with self._lock:
+            if id(batch) not in self._running:
+                return
+            self._abandon(batch)
+            self._dispatcher.complete(batch.dispatch, self._now_ms(), learn=False)
+            tickets = [ticket for ticket in batch.live if self._settle(ticket, "cancelled")]
+            if self._dispatcher.waiting:
+                self._wake()
+            self._room.notify_all()
+        for ticket in tickets:
+            self._finish(ticket, EngineError("the call was interrupted"))
+
+    def _ended(
+        self, batch: _Batch, results: list[Outputs | SanderlingError], failure: Exception | None
+    ) -> list[Ticket]:
+        """Note how a batch ended; returns requests that no lane could run. Under the lock."""
+        if failure is not None:
+            return self._failed(batch, failure)
+        now_ms = self._now_ms()
+        self._dispatcher.complete(batch.dispatch, now_ms, learn=batch.is_warm)
         self.counts["batches"] += 1
-        for ticket, result in zip(live, results, strict=True):
-            self.counts["completed" if isinstance(result, Outputs) else "failed"] += 1
-            self.counts["completed late"] += now_ms > ticket.request.deadline_ms
-            self.latencies_ms.append(now_ms - ticket.request.arrival_ms)
+        for ticket, result in zip(batch.live, results, strict=True):
+            if not isinstance(result, Outputs):
+                self._settle(ticket, "failed")
+                continue
+            self._settle(ticket, "completed")
+            result.batch_requests = len(batch.live)
+            result.queue_ms = batch.dispatch.started_ms - ticket.arrival_ms
+            result.compute_ms = now_ms - batch.dispatch.started_ms
+            self.counts["completed late"] += now_ms > ticket.deadline_ms
+            self.latencies_ms.append(now_ms - ticket.arrival_ms)
+        return []
 
-    def _failed(self, dispatch: Dispatch, failure: Exception) -> list[Request]:
+    def _failed(self, batch: _Batch, failure: Exception, *, hung: bool = False) -> list[Ticket]:
         """Requests that no lane could run; the others wait again. Under the lock."""
         self.counts["failed batches"] += 1
-        for ticket in map(_ticket, dispatch.requests):
-            ticket.future = ticket.future or _running_future()
-        lost = self._dispatcher.fail(dispatch, first_line(failure), self._now_ms())
-        self.counts["failed"] += len(lost)
+        for ticket in batch.live:
+            ticket.detach()
+        lost = self._dispatcher.fail(batch.dispatch, first_line(failure), self._now_ms(), hung=hung)
+        if hung:  # the call may write to its callers' arrays at any time
+            lost += [ticket for ticket in batch.live if ticket.call.outputs and self._dispatcher.cancel(ticket)]
         self._wake()
-        return lost
+        return [ticket for ticket in map(ticket_of, lost) if self._settle(ticket, "failed")]
 
-    def _tell_failed(self, dispatch: Dispatch, lost: list[Request], failure: Exception) -> None:
-        served = self._served.get(dispatch.model)
-        lane = served.lane_name(dispatch.lane) if served is not None else ""
-        event = Event(kind="batch-failed", subject=f"{dispatch.model} on {lane}", reason=first_line(failure))
-        self.tell(event, model=dispatch.model)
-        for request in lost:
-            self._finish(_ticket(request), self._failure(request, failure))
+    def _tell_failed(self, batch: _Batch, lost: list[Ticket], failure: Exception) -> None:
+        dispatch = batch.dispatch
+        subject = f"{dispatch.model} on {batch.served.lane_name(dispatch.lane)}"
+        self.tell(Event(kind="batch-failed", subject=subject, reason=first_line(failure)), model=dispatch.model)
+        for ticket in lost:
+            self._finish(ticket, _failure(ticket, batch.served, failure))
         self._tell_switches()
-
-    def _failure(self, request: Request, last: Exception) -> Exception:
-        """The only failure as it is; several in one error that names each."""
-        served = self._served.get(request.model)
-        if len(request.failures) < 2 or served is None:
-            return last if isinstance(last, SanderlingError) else EngineError(first_line(last))
-        told = "; ".join(f"{served.lane_name(lane)}: {reason}" for lane, reason in request.failures)
-        return EngineError(f"every way of running '{request.model}' failed for this request: {told}")
 
     def _wait(self, ticket: Ticket) -> Outputs:
         """Wait for a request; one that still waits at its deadline is taken back."""
-        if isinstance(ticket.outcome, Outputs):
-            return ticket.outcome
-        if ticket.outcome is not None:
+        future = ticket.future
+        if future is None:
+            if isinstance(ticket.outcome, Outputs):
+                return ticket.outcome
+            assert ticket.outcome is not None
             raise ticket.outcome
-        deadline_ms, future = ticket.request.deadline_ms, ticket.future
-        assert future is not None
         try:
-            if deadline_ms == NEVER or future.done():
-                return future.result()
-            try:
-                return future.result(max(deadline_ms - self._now_ms(), 0.0) / 1e3)
-            except FutureTimeout:
-                if not self._take_back(ticket, "late"):
-                    return future.result()
-        except KeyboardInterrupt:
+            if ticket.deadline_ms != NEVER and self._rules.drop_late and not future.done():
+                try:
+                    return future.result(max(ticket.deadline_ms - self._now_ms(), 0.0) / 1e3)
+                except FutureTimeout:
+                    if self._take_back(ticket, "late"):
+                        raise late(ticket, self._now_ms()) from None
+            return future.result()
+        except BaseException:  # an interrupt; a request that failed does not wait
             self._take_back(ticket, "cancelled")
             raise
-        raise _late(ticket.request, self._now_ms())
 
-    def _take_back(self, ticket: Ticket, kind: str) -> bool:
+    def _take_back(self, ticket: Ticket, fate: Fate) -> bool:
+        """Take a request out of its queue; False when it runs already or is done."""
         with self._lock:
-            taken = self._dispatcher.cancel(ticket.request)
-            self.counts[kind] += taken
+            taken = self._dispatcher.cancel(ticket) and self._settle(ticket, fate)
+            if taken:
+                ticket.forget_arrays()
+                self._room.notify()
             return taken
 
     def _cancelled(self, ticket: Ticket) -> None:
-        """A caller cancelled its future while it waited."""
-        if not self._take_back(ticket, "cancelled"):
-            with self._lock:  # a runner had it already, and leaves it out
-                self.counts["cancelled"] += 1
-        if ticket.link is not None:
+        """A caller cancelled its future before its batch began."""
+        with self._lock:
+            self._dispatcher.cancel(ticket)
+            is_first = self._settle(ticket, "cancelled")
+            self._room.notify()
+        if is_first:
+            ticket.forget_arrays()
+            ticket.future = None
+        if is_first and ticket.link is not None:
             self._streams.settle(ticket.link, _nothing)
 
+    def _settle(self, ticket: Ticket, fate: Fate) -> bool:
+        """Note what becomes of a request, unless that is noted already; under the lock."""
+        if ticket.fate:
+            return False
+        ticket.fate = fate
+        self.counts[fate] += 1
+        return True
+
     def _finish(self, ticket: Ticket, outcome: Outputs | BaseException) -> None:
-        """Give a request its result, after those before it in its stream."""
-        if ticket.future is None:
+        """Give a request that was settled its result, after those before it in its stream."""
+        future, link = ticket.future, ticket.link
+        ticket.forget_arrays()
+        if future is None:
             ticket.outcome = outcome
-        elif ticket.link is None:
-            _deliver(ticket.future, outcome)
+        elif link is None:
+            deliver(future, outcome)
         else:
-            self._streams.settle(ticket.link, partial(_deliver, ticket.future, outcome))
+            ticket.future = None  # which holds the ticket by its callback
+            self._streams.settle(link, partial(deliver, future, outcome))
 
     def _tell_dropped(self) -> None:
+        if not self._dispatcher.dropped:
+            return
         with self._lock:
             dropped, self._dispatcher.dropped = self._dispatcher.dropped, []
-            self.counts["late"] += len(dropped)
-        for request in dropped:
-            self._finish(_ticket(request), _late(request, self._now_ms()))
+            tickets = [ticket for ticket in map(ticket_of, dropped) if self._settle(ticket, "late")]
+            self._room.notify_all()
+        for ticket in tickets:
+            self._finish(ticket, late(ticket, self._now_ms()))
 
     def _tell_switches(self) -> None:
         if not self._dispatcher.switches:
             return
         with self._lock:
             switches, self._dispatcher.switches = self._dispatcher.switches, []
-        for model, (source, target, reason), _ in switches:
-            served = self._served.get(model)
-            if served is not None:
-                self.counts["switches"] += 1
-                subject = f"{model}: {served.lane_name(source)} → {served.lane_name(target)}"
-                self.tell(Event(kind="switched", subject=subject, reason=reason), model=model)
+            known = [(self._served[switch.model], switch) for switch in switches if switch.model in self._served]
+            self.counts["switches"] += len(known)
+        for served, (model, (source, target, reason), _) in known:
+            subject = f"{model}: {served.lane_name(source)} → {served.lane_name(target)}"
+            self.tell(Event(kind="switched", subject=subject, reason=reason), model=model)
 
     @staticmethod
     def _now_ms() -> float:
         return time.monotonic() * 1e3
 
 
-def _ticket(request: Request) -> Ticket:
-    assert isinstance(request.payload, Ticket)
-    return request.payload
+_RUNTIMES: weakref.WeakSet[Runtime] = weakref.WeakSet()
 
 
-def _starts(ticket: Ticket) -> bool:
-    """Whether the caller still wants the result; it can no longer be cancelled then."""
-    assert ticket.future is not None
-    ticket.started = ticket.future.set_running_or_notify_cancel()
-    return ticket.started
+def _disown_all() -> None:
+    for runtime in list(_RUNTIMES):
+        runtime.disown()
 
 
-def _running_future() -> Future[Outputs]:
-    future: Future[Outputs] = Future()
-    future.set_running_or_notify_cancel()
-    return future
+if sys.platform != "win32":
+    os.register_at_fork(after_in_child=_disown_all)
 
 
-def _deliver(future: Future[Outputs], outcome: Outputs | BaseException) -> None:
-    try:
-        if isinstance(outcome, Outputs):
-            future.set_result(outcome)
-        else:
-            future.set_exception(outcome)
-    except InvalidStateError:  # its caller cancelled it at this moment
-        return
-
-
-def _late(request: Request, now_ms: float) -> DeadlineError:
-    left_ms = request.deadline_ms - now_ms
-    told = f"{left_ms:.1f} ms are left" if left_ms > 0 else f"it was due {-left_ms:.1f} ms ago"
-    return DeadlineError(f"a request of '{request.model}' cannot be finished in time: {told}")
+def _failure(request: Request, served: Served, last: Exception) -> Exception:
+    """The only failure as an error of this request's own; several in one error that names each."""
+    if len(request.failures) < 2:
+        return copy.copy(last) if isinstance(last, SanderlingError) else EngineError(first_line(last))
+    told = "; ".join(f"{served.lane_name(lane)}: {reason}" for lane, reason in request.failures)
+    return EngineError(f"every way of running '{request.model}' failed for this request: {told}")
 
 
 def _nothing() -> None:

@@ -15,7 +15,7 @@ from sanderling.run.batches import Rows, TensorPool
 from sanderling.run.guard.response import GuardResponse
 from sanderling.run.lanes import Lane
 from sanderling.run.results import Outputs
-from sanderling.run.runtime import Call
+from sanderling.run.tickets import Call
 
 
 class ServedPackage:
@@ -57,6 +57,11 @@ class ServedPackage:
     def is_ready(self, lane: int) -> bool:
         """Whether a lane is loaded."""
         return self.lanes[lane].loaded
+
+    @property
+    def has_rescue(self) -> bool:
+        """Whether another lane could take over a call that hangs, which no end of its process would end."""
+        return len(self.lanes) > 1 and not self.lanes[0].isolated
 
     def compute(self, lane: int, calls: Sequence[Call], call_rows: int) -> list[Outputs | SanderlingError]:
         """Run the requests of a batch together on a lane.

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import math
 import sys
+import time
 import weakref
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from concurrent.futures import Future
@@ -34,14 +36,16 @@ from sanderling.run.policy.latency import LatencyModel, from_density, from_table
 from sanderling.run.policy.placement import LaneRule
 from sanderling.run.policy.rules import batch_rules, lane_rule, recovery_rule, scheduling_rules
 from sanderling.run.results import Outputs
-from sanderling.run.runtime import DRAIN_S, FATES, Call, Runtime
+from sanderling.run.runtime import DRAIN_S, FATES, Runtime
 from sanderling.run.sensors import Sensors, SystemSensors
 from sanderling.run.serving import ServedPackage
 from sanderling.run.statistics import Statistics
+from sanderling.run.tickets import Call
 
 _NUMBERS = itertools.count()
 _OPEN: weakref.WeakSet[Session] = weakref.WeakSet()
-_FULL_RETRY_S = 0.001
+_FIRST_RETRY_S = 0.001  # of a coroutine that waits for room in a queue, doubled
+_FULL_RETRY_S = 0.032
 PLAIN = Policy(batch_tuning=BatchTuning(max_batch_size=1), guard=Guard(check_finite=False))
 
 
@@ -215,6 +219,7 @@ class Session:
         deadline_ms: float | None = None,
         priority: int = 0,
         stream: Hashable = None,
+        wait: bool = True,
     ) -> Future[Outputs]:
         """Run once and return at once; arguments and errors as of ``run``.
 
@@ -226,6 +231,7 @@ class Session:
             deadline_ms: as of ``run``.
             priority: as of ``run``.
             stream: whose order is kept; the calling thread's by default.
+            wait: for room in a full queue, where the policy says so; without it a full queue always refuses.
 
         Returns:
             A future that may be cancelled until its batch starts.
@@ -236,18 +242,29 @@ class Session:
             deadline_ms=self._due_ms(deadline_ms),
             priority=priority,
             stream=stream,
+            wait=wait,
         )
 
     async def run_async(self, feeds: Feeds | Array, *, deadline_ms: float | None = None, priority: int = 0) -> Outputs:
         """Run once without blocking the event loop; arguments and errors as of ``run``."""
-        stream = object()
+        call, stream = self._call(feeds, None), object()
+        end_ms = time.monotonic() * 1e3 + self._due_ms(deadline_ms)
+        retry_s = _FIRST_RETRY_S
         while True:
             try:
-                future = self.submit(feeds, deadline_ms=deadline_ms, priority=priority, stream=stream)
+                future = self._runtime.submit(
+                    self._served.name,
+                    call,
+                    deadline_ms=max(end_ms - time.monotonic() * 1e3, 0.0),
+                    priority=priority,
+                    stream=stream,
+                    wait=False,
+                )
             except QueueFullError:
                 if self.policy.scheduling.when_full == "reject":
                     raise
-                await asyncio.sleep(_FULL_RETRY_S)
+                await asyncio.sleep(retry_s)
+                retry_s = min(2 * retry_s, _FULL_RETRY_S)
             else:
                 return await asyncio.wrap_future(future)
 
@@ -355,13 +372,19 @@ class Session:
         named = feeds if isinstance(feeds, Mapping) else self._only_input(feeds)
         check_feeds(named, self._accepted)
         rows = self._served.rows
+        if rows.batched:
+            rows.check_count(named)
         if outputs is not None:
             check_outputs(outputs, rows.returned, named)
-        return Call(named, rows.check(named), outputs)
+        return Call(named, rows.count(named), outputs)
 
     def _due_ms(self, deadline_ms: float | None) -> float:
         due_ms = self.policy.deadlines.default if deadline_ms is None else deadline_ms
-        return NEVER if due_ms is None else due_ms
+        if due_ms is None:
+            return NEVER
+        if math.isnan(due_ms):
+            raise OptionError("deadline_ms is not a number: expected milliseconds from now")
+        return due_ms
 
     def _only_input(self, array: Array) -> Feeds:
         if len(self.inputs) != 1:
@@ -382,8 +405,13 @@ class Session:
         raise OptionError(f"no way of running {wanted} here: available are {', '.join(self.lanes)}")
 
     def _lane(self, plan: LanePlan) -> Lane:
-        isolated = self.policy.isolation == "process"
-        return Lane(self.package, plan, isolated=isolated, watched=self.policy.guard.inner_tensors)
+        return Lane(
+            self.package,
+            plan,
+            isolated=self.policy.isolation == "process",
+            timeout_s=self.policy.recovery.hang_timeout / 1e3,
+            watched=self.policy.guard.inner_tensors,
+        )
 
     def _guard(self, first: Lane) -> GuardResponse:
         guard = GuardResponse(

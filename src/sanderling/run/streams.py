@@ -45,9 +45,13 @@ class Streams:
         while following is not None and following.deliver is not None:
             following.deliver()
             with self._lock:
-                after = following.after
-                if after is None:
-                    del self._last[following.key]
-                else:
-                    after.before = None
-                following = after if after is not None and after.deliver is not None else None
+                following = self._pass_on(following)
+
+    def _pass_on(self, link: Link) -> Link | None:
+        """The next result that is there; a link lets go of it, so that an old one does not hold all that came after."""
+        after, link.after, link.deliver = link.after, None, None
+        if after is None:
+            del self._last[link.key]
+            return None
+        after.before = None
+        return after if after.deliver is not None else None

@@ -1,1 +1,1 @@
-"""The server: one data plane under HTTP, gRPC, metrics and a dashboard."""
+"""Packages over the network: the open inference protocol over HTTP and gRPC, on one data plane."""

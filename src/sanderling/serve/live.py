@@ -36,6 +36,7 @@ HISTORY_S = 600
 _INTERVAL_S = 1.0
 _KEPT_EVENTS = 200
 _KEPT_ARRIVALS = 20_000
+_REPEATED = ("DeadlineError", "QueueFullError", "CancelledError")  # what another policy might have served
 _VIEWERS = 32
 _BEHIND = 16  # messages that a viewer may be behind before it is dropped
 
@@ -50,12 +51,12 @@ class Second:
 
 
 class Arrival(NamedTuple):
-    """A request that came, seconds on the monotonic clock."""
+    """A request that came, seconds on the monotonic clock; None where it brought no deadline."""
 
     at_s: float
     model: str
     rows: int
-    deadline_ms: float
+    deadline_ms: float | None
     priority: int
 
 
@@ -151,7 +152,9 @@ class Live:
         """The last requests of the last ten minutes, in the order in which they came."""
         since_s = time.monotonic() - HISTORY_S
         with self._lock:
-            return tuple(sorted(arrival for arrival in self._arrivals if arrival.at_s >= since_s))
+            return tuple(
+                sorted((each for each in self._arrivals if each.at_s >= since_s), key=lambda each: each.at_s)
+            )
 
     def observe(self, finished: Finished) -> None:
         """A request ended."""
@@ -228,9 +231,8 @@ class Live:
                 second.batches[finished.batch_rows] += 1
             else:
                 second.failed += 1
-            arrivals.append(
-                Arrival(at_s - finished.total_ms / 1e3, key, finished.rows, finished.deadline_ms, finished.priority)
-            )
+            if finished.ok or finished.error in _REPEATED:
+                arrivals.append(_arrival(key, finished, at_s))
         with self._lock:
             self._arrivals.extend(arrivals)
         return seconds
@@ -307,6 +309,11 @@ def _model_sample(model: ServedModel, second: Second, passed_s: float) -> ModelS
         bytes=held_bytes(session),
         batches=dict(second.batches),
     )
+
+
+def _arrival(key: str, finished: Finished, at_s: float) -> Arrival:
+    rows = max(finished.rows, 1)
+    return Arrival(at_s - finished.total_ms / 1e3, key, rows, finished.deadline_ms, finished.priority)
 
 
 def _traffic(second: Second, passed_s: float) -> dict[str, Any]:

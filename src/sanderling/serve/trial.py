@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict
 
 from sanderling.core.errors import DataError
 from sanderling.run.emulation.table import LatencyTable, TableDevice, TableEntry, Thermal
+from sanderling.run.policy import NEVER
 from sanderling.run.policy.document import Policy
 from sanderling.twin.contenders import of_policy
 from sanderling.twin.simulate import Played, play
@@ -110,7 +111,8 @@ def try_policy(
             if measured
         },
     )
-    trace = trace_of_arrivals(known)
+    default_ms = current.deadlines.default
+    trace = trace_of_arrivals(known, NEVER if default_ms is None else default_ms)
     heat_known = {device for device in devices if devices[device].thermal.r_c_per_w}
     outcomes = [
         _outcome(play(of_policy(name, policy, trace.models, table), trace, table), heat_known)
@@ -125,15 +127,15 @@ def try_policy(
     )
 
 
-def trace_of_arrivals(arrivals: Sequence[Arrival]) -> Trace:
-    """The requests as the twin plays them, from 0 on."""
+def trace_of_arrivals(arrivals: Sequence[Arrival], default_ms: float) -> Trace:
+    """The requests as the twin plays them, from 0 on, with a deadline for those that brought none."""
     models = tuple(dict.fromkeys(arrival.model for arrival in arrivals))
     at_s = np.array([arrival.at_s for arrival in arrivals])
     return Trace(
         models=models,
         model=np.array([models.index(arrival.model) for arrival in arrivals]),
         time_ms=(at_s - at_s[0]) * 1e3,
-        deadline_ms=np.array([arrival.deadline_ms for arrival in arrivals]),
+        deadline_ms=np.array([default_ms if each.deadline_ms is None else each.deadline_ms for each in arrivals]),
         priority=np.array([arrival.priority for arrival in arrivals]),
         rows=np.array([arrival.rows for arrival in arrivals]),
     )
