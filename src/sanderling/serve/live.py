@@ -152,9 +152,7 @@ class Live:
         """The last requests of the last ten minutes, in the order in which they came."""
         since_s = time.monotonic() - HISTORY_S
         with self._lock:
-            return tuple(
-                sorted((each for each in self._arrivals if each.at_s >= since_s), key=lambda each: each.at_s)
-            )
+            return tuple(sorted((each for each in self._arrivals if each.at_s >= since_s), key=lambda each: each.at_s))
 
     def observe(self, finished: Finished) -> None:
         """A request ended."""

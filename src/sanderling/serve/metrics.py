@@ -175,7 +175,9 @@ class Metrics:
             "Seconds of requests with a result: in the queue, in the engine's call, and from arrival to result.",
             labels=(*where, "stage"),
         )
-        rows = HistogramMetricFamily("sanderling_batch_rows", "Rows of the call that a request was part of.", labels=where)
+        rows = HistogramMetricFamily(
+            "sanderling_batch_rows", "Rows of the call that a request was part of.", labels=where
+        )
         for key, tally in self._tallies.items():
             for stage, histogram in zip(STAGES, tally.stages, strict=True):
                 latency.add_metric((*key, stage), histogram.buckets(1e-3), histogram.total / 1e3)
@@ -185,7 +187,10 @@ class Metrics:
         yield _counter("sanderling_guard_trips", "Results that failed their check.", version, self._tripped)
         yield _counter("sanderling_tokens", "Tokens that were generated.", version, self._tokens)
         yield _counter(
-            "sanderling_switches", "Changes of the way of running, by kind of reason.", ("model", "reason"), self._switches
+            "sanderling_switches",
+            "Changes of the way of running, by kind of reason.",
+            ("model", "reason"),
+            self._switches,
         )
         yield _counter("sanderling_events", "Events, by kind.", ("model", "kind"), self._events)
 
@@ -193,7 +198,10 @@ class Metrics:
         models = [((model.name, model.version), model) for model in self._plane.models]
         version = ("model", "version")
         yield _gauge(
-            "sanderling_model_ready", "Whether a model takes requests.", version, [(key, m.is_ready) for key, m in models]
+            "sanderling_model_ready",
+            "Whether a model takes requests.",
+            version,
+            [(key, m.is_ready) for key, m in models],
         )
         yield _gauge(
             "sanderling_model_lane",
@@ -265,9 +273,7 @@ def _counter(name: str, help_text: str, labels: Sequence[str], counts: dict[tupl
     return family
 
 
-def _gauge(
-    name: str, help_text: str, labels: Sequence[str], values: Iterable[tuple[tuple[str, ...], float]]
-) -> Metric:
+def _gauge(name: str, help_text: str, labels: Sequence[str], values: Iterable[tuple[tuple[str, ...], float]]) -> Metric:
     from prometheus_client.core import GaugeMetricFamily
 
     family = GaugeMetricFamily(name, help_text, labels=labels)

@@ -1,4 +1,4 @@
-"""Tries a policy on the twin before it is used: the last minutes' requests again, with latencies as they were measured."""
+"""Tries a policy on the twin before it is used: the last minutes' requests again, with latencies as measured."""
 
 from __future__ import annotations
 
@@ -92,13 +92,20 @@ def try_policy(
     devices: dict[str, TableDevice] = {}
     for device in dict.fromkeys(device for measured in latencies.values() for device in measured):
         thermal = fit_heat(
-            [(each.devices[device].busy, each.devices[device].temperature_c) for each in samples if device in each.devices]
+            [
+                (each.devices[device].busy, each.devices[device].temperature_c)
+                for each in samples
+                if device in each.devices
+            ]
         )
         if thermal is None:
             notes.append(f"the heat of {device} is not known: it stays cold here")
         # r is in °C for full use, so a busy device draws one watt
         devices[device] = TableDevice(
-            kind=kinds[device], power_w=1.0, idle_w=0.0, thermal=thermal or Thermal(r_c_per_w=0.0)  # type: ignore[arg-type]
+            kind=kinds[device],
+            power_w=1.0,
+            idle_w=0.0,
+            thermal=thermal or Thermal(r_c_per_w=0.0),  # type: ignore[arg-type]
         )
     for device in kinds.keys() - devices.keys():
         notes.append(f"no request ran on {device} yet: it is left out here")
