@@ -10,6 +10,7 @@ import weakref
 from collections import Counter, deque
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -26,6 +27,7 @@ from sanderling.serve.snapshot import (
     describe,
     device_samples,
     held_bytes,
+    key_of,
     model_key,
 )
 
@@ -241,13 +243,13 @@ class Live:
             if runtime not in self._followed:
                 self._followed.add(runtime)
                 for timed in list(runtime.events):
-                    self._happened(timed)
-                runtime.listen(self._happened)
+                    self._happened(runtime, timed)
+                runtime.listen(partial(self._happened, runtime))
 
-    def _happened(self, timed: TimedEvent) -> None:
+    def _happened(self, runtime: Runtime, timed: TimedEvent) -> None:
         event = LiveEvent(
             at_s=round(timed.at_s, 3),
-            model=timed.model,
+            model=key_of(self._plane, runtime, timed.model),
             kind=timed.event.kind,
             subject=timed.event.subject,
             reason=timed.event.reason,

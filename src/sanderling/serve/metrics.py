@@ -10,11 +10,12 @@ import weakref
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from sanderling.run.runtime import Runtime, TimedEvent
-from sanderling.serve.snapshot import conditions_of, describe, device_samples, held_bytes, lane_parts
+from sanderling.serve.snapshot import conditions_of, describe, device_samples, held_bytes, key_of, lane_parts
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
@@ -153,14 +154,15 @@ class Metrics:
             if runtime not in self._followed:
                 self._followed.add(runtime)
                 for timed in list(runtime.events):
-                    self._happened(timed)
-                runtime.listen(self._happened)
+                    self._happened(runtime, timed)
+                runtime.listen(partial(self._happened, runtime))
 
-    def _happened(self, timed: TimedEvent) -> None:
+    def _happened(self, runtime: Runtime, timed: TimedEvent) -> None:
+        model = key_of(self._plane, runtime, timed.model)
         with self._lock:
-            self._events[timed.model, timed.event.kind] += 1
+            self._events[model, timed.event.kind] += 1
             if timed.event.kind == _SWITCHED:
-                self._switches[timed.model, reason_kind(timed.event.reason)] += 1
+                self._switches[model, reason_kind(timed.event.reason)] += 1
 
     def _requests(self) -> Iterator[Metric]:
         from prometheus_client.core import HistogramMetricFamily

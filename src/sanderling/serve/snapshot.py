@@ -11,6 +11,7 @@ from sanderling.run.conditions import Conditions
 from sanderling.run.policy.rules import threshold_of
 
 if TYPE_CHECKING:
+    from sanderling.run.runtime import Runtime
     from sanderling.run.session import Session
     from sanderling.serve.data_plane import DataPlane, ServedModel
 
@@ -139,7 +140,11 @@ class Sample(_Part):
 
 
 class LiveEvent(_Part):
-    """What was switched, released or given up, and why."""
+    """What was switched, released or given up, and why.
+
+    Attributes:
+        model: key of the model that it concerns; empty where it concerns all.
+    """
 
     at_s: float
     model: str
@@ -158,6 +163,14 @@ class Snapshot(_Part):
 def model_key(model: ServedModel) -> str:
     """Name and version of a model in one word."""
     return f"{model.name}:{model.version}"
+
+
+def key_of(plane: DataPlane, runtime: Runtime, name: str) -> str:
+    """Key of the model that a runtime knows by a name; the name itself where no request can reach it."""
+    for model in plane.models:
+        if model.session.runtime is runtime and model.session.name == name:
+            return model_key(model)
+    return name
 
 
 def lane_parts(name: str) -> LaneParts:

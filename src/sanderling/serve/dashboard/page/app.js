@@ -2,11 +2,12 @@
 
 import { Columns, Heat, Lines, cursor, drawn, element, onCursor } from "./charts.js";
 import { Controls } from "./controls.js";
-import { bytes, celsius, clock, digits, lane, percent } from "./format.js";
+import { bytes, celsius, clock, count, digits, lane, percent } from "./format.js";
 import { Stream } from "./stream.js";
 
 const $ = (id) => document.getElementById(id);
 const THEMES = ["system", "light", "dark"];
+const LEAST_S = 60;
 const SETTINGS = { theme: "sanderling-theme", minutes: "sanderling-minutes" };
 const WORDS = {
   switched: ["Switched", "good"], "guard-tripped": ["Guard tripped", "wrong"], "breaker-opened": ["Breaker opened", "wrong"],
@@ -46,8 +47,8 @@ function render() {
   renderStatus();
   if (!stream.setup) return;
   renderModels();
-  const to = (stream.samples.at(-1)?.at_s ?? Date.now() / 1000) + 0;
-  const from = to - 60 * minutes;
+  const to = stream.samples.at(-1)?.at_s ?? Date.now() / 1000;
+  const from = Math.max(to - 60 * minutes, Math.min(stream.samples[0]?.at_s ?? to, to - LEAST_S));
   const samples = stream.samples.filter((sample) => sample.at_s >= from - 2);
   const seen = at(samples, cursor());
   const span = { from, to };
@@ -115,11 +116,11 @@ function renderTiles(samples) {
   set("note-p50", `${digits(recent(samples, (part) => part.p50_ms))} ms over 10 s`);
   set("tile-p99", digits(now.p99_ms));
   set("note-p99", `p95 ${digits(now.p95_ms)} ms`);
-  set("tile-waiting", digits(now.waiting ?? 0));
-  set("note-waiting", `at most ${digits(Math.max(0, ...samples.map((sample) => traffic(sample).waiting ?? 0)))} shown`);
+  set("tile-waiting", count(now.waiting ?? 0));
+  set("note-waiting", `${count(Math.max(0, ...samples.map((sample) => traffic(sample).waiting ?? 0)))} at most in view`);
   set("tile-failed", digits(now.failed ?? 0));
   const share = samples.reduce((sum, sample) => sum + (traffic(sample).failed ?? 0), 0) / Math.max(samples.reduce((sum, sample) => sum + (traffic(sample).requests ?? 0), 0), 1e-9);
-  set("note-failed", `${percent(Math.min(share, 1))} of what is shown`);
+  set("note-failed", `${percent(Math.min(share, 1))} in view`);
   $("tile-failed").closest(".tile").classList.toggle("bad", (now.failed ?? 0) > 0);
   const used = chosen().map((model) => samples.at(-1)?.models?.[model.key]?.lane).filter(Boolean).map(lane);
   const places = [...new Set(used.map((place) => `${place.device} · ${place.precision}`))];
@@ -130,7 +131,7 @@ function renderTiles(samples) {
 function renderHeat(samples, seen, span) {
   const devices = stream.setup.devices;
   const css = Object.fromEntries(devices.map((device, index) => [device.name, `series${index % 7}`]));
-  const names = new Set(chosen().map((model) => model.name));
+  const keys = new Set(chosen().map((model) => model.key));
   const switches = stream.events.filter((event) => event.kind === "switched" && event.at_s >= span.from && event.at_s <= span.to);
   const rows = chosen().map((model) => {
     const bands = [];
@@ -142,7 +143,7 @@ function renderHeat(samples, seen, span) {
       else {
         const place = lane(name);
         const from = last && sample.at_s - last.to < 3.5 ? last.to : Math.max(sample.at_s - 1, span.from);
-        const why = switches.filter((event) => Math.abs(event.at_s - sample.at_s) < 2 && event.subject.includes(name)).at(-1)?.reason;
+        const why = switches.filter((event) => event.model === model.key && Math.abs(event.at_s - sample.at_s) < 2).at(-1)?.reason;
         bands.push({ lane: name, from, to: sample.at_s, css: css[place.device] ?? "series6", text: `${place.device} · ${place.precision}`, short: place.device, why });
       }
     }
@@ -161,8 +162,8 @@ function renderHeat(samples, seen, span) {
       { at: device.return_c, text: `${device.name} returns at ${device.return_c} °C`, back: true },
     ],
   }));
-  const marks = switches.filter((event) => !$("model").value || names.has(event.model) || event.subject.startsWith(`${label($("model").value)}:`));
-  heat.update({ ...span, rows, devices: shown, switches: marks.map((event) => ({ at: event.at_s, text: `${clock(event.at_s)} ${event.subject}: ${event.reason}` })) });
+  const marks = switches.filter((event) => !event.model || keys.has(event.model));
+  heat.update({ ...span, rows, devices: shown, switches: marks.map((event) => ({ at: event.at_s, text: `${clock(event.at_s)} ${what(event)}: ${event.reason}` })) });
   legend("heat", shown.map((device) => [device.name, device.css, `${device.now === "–" ? "" : `${device.now}, `}${device.busy === undefined ? "–" : `${Math.round(100 * device.busy)} % busy`}`, "wide"]));
 }
 
@@ -178,7 +179,7 @@ function renderLines(samples, seen, span) {
   const times = ["p99", "p95", "p50"].map((name) => ({ name, css: name, now: `${digits(now[`${name}_ms`])} ms`, points: points((part) => part[`${name}_ms`]) }));
   latency.update({ ...span, lines: times, empty });
   legend("latency", times.toReversed().map((line) => [line.name, line.css, line.now]));
-  const line = { name: "waiting", css: "mark", filled: true, now: digits(now.waiting ?? 0), points: points((part) => part.waiting) };
+  const line = { name: "waiting", css: "mark", filled: true, now: count(now.waiting ?? 0), points: points((part) => part.waiting) };
   queue.update({ ...span, lines: [line], least: 4, empty });
   legend("queue", [["waiting", "mark", line.now]]);
 }
@@ -191,7 +192,7 @@ function renderBatches(samples) {
   const total = [...counts.values()].reduce((sum, count) => sum + count, 0);
   const few = grouped(counts);
   batches.update({
-    columns: few.map(([name, count]) => ({ name, value: count, text: percent(count / total).replace(/\.\d/, count / total > 0.1 ? "" : "$&"), tip: `${name} ${name === "1" ? "row" : "rows"}: ${digits(count)} requests` })),
+    columns: few.map(([name, requests]) => ({ name, value: requests, text: requests / total < 0.005 ? "< 1 %" : `${Math.round((100 * requests) / total)} %`, tip: `${name} ${name === "1" ? "row" : "rows"}: ${count(requests)} requests` })),
     empty: "No requests in this time",
   });
   legend("batches", [["rows a call", "", total ? digits([...counts].reduce((sum, [rows, count]) => sum + rows * count, 0) / total) : "–"]]);
@@ -223,8 +224,7 @@ function renderMemory(seen) {
 
 function renderEvents() {
   const key = $("model").value;
-  const name = stream.setup.models.find((model) => model.key === key)?.name;
-  const events = stream.events.filter((event) => !key || !event.model || event.model === key || event.model.startsWith(name)).slice(-100).reverse();
+  const events = stream.events.filter((event) => !key || !event.model || event.model === key).slice(-100).reverse();
   const drawnNow = `${key} ${events.length} ${events[0]?.at_s} ${events[0]?.subject}`;
   if (drawnNow === shownEvents) return;
   shownEvents = drawnNow;
@@ -236,7 +236,13 @@ function eventItem(event) {
   const [words, kind] = WORDS[event.kind] ?? [event.kind.replaceAll("-", " "), ""];
   const tag = element("span", { class: `tag ${kind}` }, words);
   const time = element("time", { datetime: new Date(event.at_s * 1000).toISOString() }, clock(event.at_s));
-  return element("li", { "data-kind": event.kind }, time, element("span", { class: "what" }, tag, event.subject), element("span", { class: "why" }, event.reason));
+  return element("li", { "data-kind": event.kind }, time, element("span", { class: "what" }, tag, what(event)), element("span", { class: "why" }, event.reason));
+}
+
+// A model's name stands before what happened to it.
+function what(event) {
+  const subject = event.subject.replace(/^[^ ]+: /, "");
+  return event.model ? `${label(event.model)}: ${subject}` : event.subject;
 }
 
 function legend(id, entries) {

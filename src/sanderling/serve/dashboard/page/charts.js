@@ -131,12 +131,14 @@ class OverTime extends Plot {
   time(floor) {
     const { from, to } = this.view;
     const span = to - from;
-    const step = [10, 15, 30, 60, 120, 300].find((step) => (span / step) * 58 <= this.width - LEFT - RIGHT) ?? 300;
+    const wide = this.width - LEFT - RIGHT;
+    const step = [10, 30, 60, 120, 300].find((step) => (step / span) * wide >= 76) ?? 600;
     const parts = [drawn("line", { class: "base", x1: LEFT, x2: this.width - RIGHT, y1: floor, y2: floor })];
     for (let ago = 0; ago <= span + 0.5; ago += step) {
       const text = ago === 0 ? "now" : ago % 60 ? `−${ago} s` : `−${ago / 60} min`;
-      const anchor = ago === 0 ? "end" : ago > span - 1 ? "start" : "middle";
-      parts.push(drawn("text", { x: this.x(to - ago).toFixed(1), y: floor + 17, "text-anchor": anchor }, text));
+      const x = this.x(to - ago);
+      const anchor = ago === 0 ? "end" : x < LEFT + 14 ? "start" : "middle";
+      parts.push(drawn("text", { x: x.toFixed(1), y: floor + 17, "text-anchor": anchor }, text));
     }
     return parts;
   }

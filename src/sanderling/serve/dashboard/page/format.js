@@ -10,6 +10,10 @@ export function digits(value) {
   return value === 0 ? "0" : size < 0.995 ? value.toFixed(2) : value.toFixed(1);
 }
 
+export function count(value) {
+  return value === null || value === undefined ? "–" : whole.format(value);
+}
+
 export function celsius(value) {
   return value === null || value === undefined ? "–" : `${value.toFixed(1)} °C`;
 }
