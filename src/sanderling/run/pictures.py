@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
@@ -22,11 +22,11 @@ _PIXEL_LIMIT = 100_000_000
 _MODES = {"rgb": "RGB", "bgr": "RGB", "gray": "L"}
 
 
-def read_picture(path: Path, preprocessing: Preprocessing) -> npt.NDArray[np.float32]:
-    """Read a picture file and preprocess it.
+def read_picture(path: Path | BinaryIO, preprocessing: Preprocessing) -> npt.NDArray[np.float32]:
+    """Read a picture and preprocess it.
 
     Args:
-        path: JPEG, PNG, WebP, BMP, TIFF, or GIF (its first frame); EXIF orientation is applied.
+        path: of a file, or the picture's bytes as a stream: JPEG, PNG, WebP, BMP, TIFF, or GIF (its first frame); EXIF orientation is applied.
         preprocessing: what the model expects.
 
     Returns:
@@ -38,27 +38,28 @@ def read_picture(path: Path, preprocessing: Preprocessing) -> npt.NDArray[np.flo
     return normalize(read_pixels(path, preprocessing)[None], preprocessing)
 
 
-def read_pixels(path: Path, preprocessing: Preprocessing) -> npt.NDArray[np.uint8]:
-    """Read a picture file, resize and crop it; see ``read_picture``.
+def read_pixels(path: Path | BinaryIO, preprocessing: Preprocessing) -> npt.NDArray[np.uint8]:
+    """Read a picture, resize and crop it; see ``read_picture``.
 
     Returns:
         uint8, shape (H, W, C), in the model's colour order.
     """
     image_module, ops = _pillow()
+    name = path if isinstance(path, Path) else "the picture"
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", image_module.DecompressionBombWarning)
             with image_module.open(path) as opened:
                 if opened.width * opened.height > _PIXEL_LIMIT:
                     size = f"{opened.width}×{opened.height}"
-                    raise DataError(f"{path} has {size} pixels: at most {_PIXEL_LIMIT:,} are read")
+                    raise DataError(f"{name} has {size} pixels: at most {_PIXEL_LIMIT:,} are read")
                 return _fitted(ops.exif_transpose(opened), preprocessing)
     except DataError:
         raise
     except FileNotFoundError as error:
-        raise DataError(f"{path} does not exist: expected a picture") from error
+        raise DataError(f"{name} does not exist: expected a picture") from error
     except Exception as error:
-        raise DataError(f"{path} is not a readable picture: {first_line(error)}") from error
+        raise DataError(f"{name} is not a readable picture: {first_line(error)}") from error
 
 
 def fit_pixels(pixels: Array, preprocessing: Preprocessing) -> npt.NDArray[np.uint8]:

@@ -133,6 +133,16 @@ class Session:
         return self.manifest.outputs
 
     @property
+    def accepted(self) -> tuple[TensorSpec, ...]:
+        """What one request may bring: any number of rows where calls of a fixed size are filled up."""
+        return self._accepted
+
+    @property
+    def returned(self) -> tuple[TensorSpec, ...]:
+        """What one request gets for that; an axis of one name has the size that it has in the inputs."""
+        return self._served.rows.returned
+
+    @property
     def variant(self) -> Variant:
         """The variant that runs now."""
         return self._active.variant

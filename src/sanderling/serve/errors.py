@@ -2,11 +2,13 @@
 
 SanderlingError
 ├── InputError
+│   ├── RequestError          what came does not follow the protocol
 │   ├── NotFoundError         no such model, version or route
 │   ├── MethodError           the route knows other methods
 │   ├── UnauthorizedError     a token is missing or wrong
 │   ├── ConflictError         it is there already, or is being changed
-│   ├── TooLargeError         a body or a header over its limit
+│   ├── TooLargeError         a body over its limit
+│   ├── HeadersTooLargeError  headers over their limits
 │   ├── TooSlowError          a request that did not come in time
 │   └── MediaError            a content type or encoding that is not understood
 └── RefusedError
@@ -34,6 +36,10 @@ from sanderling.core.errors import (
 )
 
 
+class RequestError(InputError):
+    """What came does not follow the protocol."""
+
+
 class NotFoundError(InputError):
     """There is no such model, version or route."""
 
@@ -51,7 +57,11 @@ class ConflictError(InputError):
 
 
 class TooLargeError(InputError):
-    """A body or a header is over its limit."""
+    """A body is over its limit."""
+
+
+class HeadersTooLargeError(InputError):
+    """Headers are over their limits."""
 
 
 class TooSlowError(InputError):
@@ -86,6 +96,7 @@ _CODES: tuple[tuple[type[SanderlingError], Code], ...] = (
     (UnauthorizedError, Code(401, "UNAUTHENTICATED")),
     (ConflictError, Code(409, "ALREADY_EXISTS")),
     (TooLargeError, Code(413, "RESOURCE_EXHAUSTED")),
+    (HeadersTooLargeError, Code(431, "RESOURCE_EXHAUSTED")),
     (TooSlowError, Code(408, "DEADLINE_EXCEEDED")),
     (MediaError, Code(415, "INVALID_ARGUMENT")),
     (InputError, Code(400, "INVALID_ARGUMENT")),
@@ -97,7 +108,6 @@ _CODES: tuple[tuple[type[SanderlingError], Code], ...] = (
     (EngineError, _INTERNAL),
     (OutputError, _INTERNAL),
 )
-STATUSES = {400, 401, 404, 405, 408, 409, 413, 415, 422, 500, 501, 503, 504}
 
 
 def code_of(error: BaseException) -> Code:

@@ -1,0 +1,169 @@
+"""A request that an ASGI application answers; its answer may be a stream.
+
+Source: ASGI specification 3.0, "HTTP & WebSocket".
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote_to_bytes
+
+from sanderling.core.errors import SanderlingError
+from sanderling.serve.http import answers
+from sanderling.serve.http.body import unpack
+from sanderling.serve.http.head import Head
+
+if TYPE_CHECKING:
+    from sanderling.serve.http.protocol import Connection
+
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+Application = Callable[[MutableMapping[str, Any], Receive, Send], Awaitable[None]]
+_OWN_HEADERS = (b"connection", b"transfer-encoding")
+
+
+class AsgiExchange:
+    """One request for the application.
+
+    Args:
+        connection: that it came by.
+        head: of the request.
+    """
+
+    __slots__ = (
+        "_answer",
+        "_body",
+        "_connection",
+        "_gone",
+        "_head",
+        "_is_chunked",
+        "_is_given",
+        "_is_over",
+        "_is_started",
+        "_task",
+    )
+
+    def __init__(self, connection: Connection, head: Head) -> None:
+        self._connection = connection
+        self._head = head
+        self._body = b""
+        self._gone = asyncio.Event()
+        self._is_given = self._is_started = self._is_over = self._is_chunked = False
+        self._answer = b""
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self, body: memoryview) -> None:
+        """Let the application answer."""
+        server = self._connection.server
+        self._body = bytes(body)
+        self._task = server.loop.create_task(self._run(server.app))
+        server.tasks.add(self._task)
+        self._task.add_done_callback(server.tasks.discard)
+
+    def cancel(self) -> None:
+        """Tell the application that the client has hung up."""
+        self._gone.set()
+
+    async def _run(self, app: Application) -> None:
+        try:
+            await self._unpack()
+            await app(self._scope(), self._receive, self._send)
+            if not self._is_over:
+                self._abandon(RuntimeError("the application gave no whole answer"))
+        except asyncio.CancelledError:
+            self._connection.transport.abort()
+            raise
+        except Exception as error:  # noqa: BLE001 - the client is told, and the server goes on
+            self._abandon(error)
+
+    async def _unpack(self) -> None:
+        encoding = self._head.named.get(b"content-encoding", b"").strip().lower()
+        if encoding and encoding != b"identity":
+            server = self._connection.server
+            limit = server.limits.body_bytes
+            unpacked = await server.loop.run_in_executor(None, unpack, self._body, encoding, limit)
+            self._body = bytes(unpacked)
+
+    def _scope(self) -> dict[str, Any]:
+        head, transport = self._head, self._connection.transport
+        peer, own = transport.get_extra_info("peername"), transport.get_extra_info("sockname")
+        return {
+            "type": "http",
+            "asgi": {"version": "3.0", "spec_version": "2.3"},
+            "http_version": head.version,
+            "method": head.method,
+            "scheme": "https" if transport.get_extra_info("ssl_object") else "http",
+            "path": unquote_to_bytes(head.path).decode("utf-8", "replace"),
+            "raw_path": head.path,
+            "query_string": head.query,
+            "root_path": "",
+            "headers": head.headers,
+            "client": tuple(peer[:2]) if isinstance(peer, tuple) else None,
+            "server": tuple(own[:2]) if isinstance(own, tuple) else None,
+        }
+
+    async def _receive(self) -> Message:
+        if not self._is_given:
+            self._is_given = True
+            return {"type": "http.request", "body": self._body, "more_body": False}
+        await self._gone.wait()
+        return {"type": "http.disconnect"}
+
+    async def _send(self, message: Message) -> None:
+        if self._gone.is_set():
+            return
+        if message["type"] == "http.response.start":
+            self._begin(message["status"], list(message.get("headers", ())))
+        elif message["type"] == "http.response.body":
+            self._write(bytes(message.get("body", b"")), has_more=bool(message.get("more_body", False)))
+            can_write = self._connection.can_write
+            if can_write is not None and not self._is_over:
+                await can_write.wait()
+
+    def _begin(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
+        self._is_started = True
+        kept = [(name, value) for name, value in headers if name.lower() not in _OWN_HEADERS]
+        has_length = any(name.lower() == b"content-length" for name, _ in kept)
+        has_body = status >= 200 and status not in (204, 304)  # noqa: PLR2004
+        connection = self._connection
+        if has_body and not has_length:
+            if connection.is_old:
+                self._head.keep_alive = False  # the end of the connection is the end of the answer
+            else:
+                self._is_chunked = True
+                kept.append((b"Transfer-Encoding", b"chunked"))
+        self._answer = answers.head(status, kept, keep_alive=connection.keeps_alive, is_old=connection.is_old)
+
+    def _write(self, body: bytes, *, has_more: bool) -> None:
+        """Write a piece, the head with the first one."""
+        pieces = [self._answer] if self._answer else []
+        self._answer = b""
+        if self._head.method != "HEAD":
+            if self._is_chunked:
+                pieces += [b"%x\r\n" % len(body), body, b"\r\n"] if body else []
+                pieces += [] if has_more else [answers.LAST_CHUNK]
+            elif body:
+                pieces.append(body)
+        if has_more:
+            if pieces:
+                self._connection.send([b"".join(pieces)])
+            return
+        self._is_over = True
+        self._connection.finish([b"".join(pieces)] if pieces else [])
+
+    def _abandon(self, error: Exception) -> None:
+        """The application has failed."""
+        if self._gone.is_set():
+            return
+        if not isinstance(error, SanderlingError):
+            self._connection.server.services.log.failure(
+                "request-failed", error, path=self._head.path.decode("latin-1")
+            )
+        if self._is_started and not self._answer:  # too late to say so
+            self._connection.transport.abort()
+        elif not self._is_over:
+            self._is_over = True
+            self._connection.fail(error)

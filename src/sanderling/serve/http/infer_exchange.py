@@ -1,0 +1,150 @@
+"""One inference request on a connection, from its body to its answer."""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import CancelledError, Future
+from typing import TYPE_CHECKING
+
+from sanderling.core.errors import SanderlingError
+from sanderling.core.tensor import Feeds
+from sanderling.run.results import Outputs
+from sanderling.serve.data_plane import ServedModel
+from sanderling.serve.http.body import unpack
+from sanderling.serve.http.head import Head
+from sanderling.serve.http.inference import InferRequest, read_request, write_response
+from sanderling.serve.output_places import OutputPlaces
+from sanderling.serve.tensors import Buffer
+
+if TYPE_CHECKING:
+    from sanderling.serve.http.protocol import Connection
+
+_HEADER_LENGTH = b"inference-header-content-length"
+_JOINED_BYTES = 8192  # an answer up to this size goes out as one piece, which costs less than a list of them
+_JSON = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n"
+_BINARY = (
+    b"HTTP/1.1 200 OK\r\nContent-Type: application/octet-stream\r\nInference-Header-Content-Length: %d\r\n"
+    b"Content-Length: %d\r\n"
+)
+
+
+def aligned_at(head: Head) -> int:
+    """Where the first tensor begins in the body.
+
+    Raises:
+        RequestError: the header that says so has no whole number.
+    """
+    return head.whole(_HEADER_LENGTH) or 0
+
+
+class InferExchange:
+    """One inference request. It runs in the event loop's thread, apart from the model's work.
+
+    Args:
+        connection: that it came by.
+        head: of the request.
+        target: model and version.
+    """
+
+    __slots__ = ("_connection", "_future", "_head", "_is_over", "_model", "_places", "_request", "_target")
+
+    def __init__(self, connection: Connection, head: Head, target: tuple[str, str]) -> None:
+        self._connection = connection
+        self._head = head
+        self._target = target
+        self._future: Future[Outputs] | None = None
+        self._is_over = False
+        self._model: ServedModel
+        self._request: InferRequest
+        self._places: OutputPlaces
+
+    def start(self, body: memoryview) -> None:
+        """Answer the request, whose body has come."""
+        encoding = self._head.named.get(b"content-encoding", b"").strip().lower()
+        if encoding and encoding != b"identity":
+            self._unpack(body, encoding)
+        else:
+            self._run(body)
+
+    def cancel(self) -> None:
+        """Nobody waits for the answer any more."""
+        self._is_over = True
+        if self._future is not None:
+            self._future.cancel()
+
+    def _unpack(self, body: memoryview, encoding: bytes) -> None:
+        """Unpack in another thread, as that takes a while."""
+        server = self._connection.server
+        limit = server.limits.body_bytes
+        task = server.loop.run_in_executor(None, unpack, body, encoding, limit, aligned_at(self._head))
+        task.add_done_callback(self._unpacked)
+
+    def _unpacked(self, task: asyncio.Future[memoryview]) -> None:
+        if self._is_over or task.cancelled():
+            return
+        error = task.exception()
+        if error is not None:
+            self._fail(error)
+        else:
+            self._run(task.result())
+
+    def _run(self, body: memoryview) -> None:
+        server = self._connection.server
+        plane, memory = server.services.plane, server.services.memory
+        head = self._head
+        try:
+            name, version = self._target
+            self._model = model = plane.model(name, version)
+            timeout_us = head.whole(b"timeout")
+            left_ms = timeout_us / 1e3 if timeout_us else None
+            self._request = request = read_request(body, head.whole(_HEADER_LENGTH), memory, left_ms=left_ms)
+            places = {output.name: output.place for output in request.outputs if output.place is not None}
+            self._places = OutputPlaces(places, model.session, request.feeds, memory)
+            self._future = self._submit(request.feeds, pinned=bool(version))
+        except Exception as error:  # noqa: BLE001 - the client is told, and the server goes on
+            self._fail(error)
+            return
+        server.completions.watch(self._future, self._received)
+
+    def _submit(self, feeds: Feeds, *, pinned: bool) -> Future[Outputs]:
+        request = self._request
+        return self._connection.server.services.plane.submit(
+            self._model,
+            feeds,
+            outputs=[output.name for output in request.outputs],
+            deadline_ms=request.deadline_ms,
+            priority=request.priority,
+            buffers=self._places.buffers,
+            pinned=pinned,
+        )
+
+    def _received(self, future: Future[Outputs]) -> None:
+        """The model has answered."""
+        if self._is_over:
+            return
+        try:
+            outputs = future.result(0)
+            written = self._places.write(outputs)
+            text, tails = write_response(self._model, self._request, outputs, written)
+        except (CancelledError, Exception) as error:  # noqa: BLE001
+            self._fail(error)
+            return
+        self._is_over = True
+        self._connection.finish(self._answer(text, tails))
+
+    def _answer(self, text: bytes, tails: list[Buffer]) -> list[Buffer]:
+        size = len(text) + sum(map(len, tails))
+        first = _BINARY % (len(text), size) if tails else _JSON % size
+        parts = [first + self._echoed() + self._connection.ending() + text, *tails]
+        return [b"".join(parts)] if size < _JOINED_BYTES else parts
+
+    def _echoed(self) -> bytes:
+        """The client's own name for the request, so that it finds it in its traces."""
+        identifier = self._head.named.get(b"x-request-id")
+        return b"X-Request-Id: %s\r\n" % identifier if identifier else b""
+
+    def _fail(self, error: BaseException) -> None:
+        self._is_over = True
+        if not isinstance(error, SanderlingError | CancelledError):
+            self._connection.server.services.log.failure("request-failed", error, model=self._target[0])
+        self._connection.fail(error)

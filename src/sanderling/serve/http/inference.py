@@ -1,0 +1,301 @@
+"""An inference request as it stands in a body, and the body of its answer.
+
+Source: Open Inference Protocol, REST; Triton's extensions "binary tensor data", "classification", "schedule policy" and
+"shared memory".
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from sanderling.core.errors import TensorError
+from sanderling.core.tensor import Array
+from sanderling.run.results import Outputs
+from sanderling.serve.errors import RequestError
+from sanderling.serve.parameters import check_parameters, read_deadline_ms, read_priority
+from sanderling.serve.shared_memory import Place, SharedMemoryRegistry, place_of
+from sanderling.serve.tensors import (
+    Buffer,
+    datatype_of,
+    decode_binary,
+    decode_json,
+    element_count,
+    encode_binary,
+    encode_json,
+)
+
+if TYPE_CHECKING:
+    from sanderling.serve.data_plane import ServedModel
+
+_MOST_TENSORS = 1024
+
+
+@dataclass(slots=True)
+class WantedOutput:
+    """An output that the client asks for.
+
+    Attributes:
+        binary: as bytes after the JSON, not as a list in it.
+        classes: instead of the scores, so many of the best classes with their labels; 0 for the scores.
+        place: in shared memory that it is written to; None for the answer's body.
+    """
+
+    name: str
+    binary: bool = False
+    classes: int = 0
+    place: Place | None = None
+
+
+@dataclass(slots=True)
+class InferRequest:
+    """What a client asks for.
+
+    Attributes:
+        outputs: empty for all of them.
+        all_binary: of outputs that are not named.
+        deadline_ms: from now; None without one.
+        priority: as of ``Session.run``.
+    """
+
+    feeds: dict[str, Array]
+    outputs: list[WantedOutput] = field(default_factory=list)
+    identifier: str = ""
+    all_binary: bool = False
+    deadline_ms: float | None = None
+    priority: int = 0
+
+
+def read_request(
+    body: memoryview, header_length: int | None, memory: SharedMemoryRegistry, *, left_ms: float | None = None
+) -> InferRequest:
+    """Read an inference request. Tensors that come as bytes are views of the body.
+
+    Args:
+        body: of the HTTP request.
+        header_length: bytes of JSON before the tensors; None where all of it is JSON.
+        memory: registered regions.
+        left_ms: by a header; the shorter one of this and the request's own timeout counts.
+
+    Raises:
+        RequestError: it is no JSON, or not what the protocol says.
+        TensorError: a tensor is not what it says.
+        OptionError: a parameter has no value that it can have.
+    """
+    length = len(body) if header_length is None else header_length
+    if length > len(body):
+        raise RequestError(f"Inference-Header-Content-Length is {length}: the body has only {len(body)} bytes")
+    content = _parse(body[:length])
+    inputs = content.get("inputs")
+    if not isinstance(inputs, list) or not inputs or len(inputs) > _MOST_TENSORS:
+        raise RequestError(f"a request needs 'inputs', a list of 1 to {_MOST_TENSORS} tensors")
+    tensors = _Tensors(body[length:], memory)
+    for entry in inputs:
+        tensors.read(entry)
+    tensors.check_end()
+    parameters = _parameters(content)
+    check_parameters(parameters)
+    identifier = content.get("id", "")
+    if not isinstance(identifier, str):
+        raise RequestError(f"'id' is a {type(identifier).__name__}: expected a string")
+    all_binary = _flag(parameters, "binary_data_output")
+    return InferRequest(
+        tensors.feeds,
+        _wanted(content.get("outputs"), binary=all_binary),
+        identifier,
+        all_binary=all_binary,
+        deadline_ms=read_deadline_ms(parameters, left_ms),
+        priority=read_priority(parameters),
+    )
+
+
+def write_response(
+    model: ServedModel, request: InferRequest, outputs: Outputs, written: Mapping[str, int]
+) -> tuple[bytes, list[Buffer]]:
+    """The answer to an inference request.
+
+    Args:
+        model: that answered.
+        request: that it answers.
+        outputs: of the model.
+        written: bytes of each output that is in shared memory.
+
+    Returns:
+        JSON, and the bytes of the tensors that are not in it, in their order.
+
+    Raises:
+        TensorError: an output cannot be written the way that was asked for.
+    """
+    entries: list[dict[str, Any]] = []
+    tails: list[Buffer] = []
+    wanted = request.outputs or [WantedOutput(name, request.all_binary) for name in outputs]
+    for each in wanted:
+        array = outputs[each.name]
+        if each.classes:
+            array = classified(array, each.classes, model.session.manifest.labels)
+        entry: dict[str, Any] = {
+            "name": each.name,
+            "datatype": "BYTES" if array.dtype.kind in "OUS" else datatype_of(array.dtype.name),
+            "shape": list(array.shape),
+        }
+        if each.place is not None:
+            entry["parameters"] = _place_parameters(each.place, written[each.name])
+        elif each.binary:
+            data = encode_binary(array)
+            entry["parameters"] = {"binary_data_size": len(data)}
+            tails.append(data)
+        else:
+            entry["data"] = encode_json(each.name, array)
+        entries.append(entry)
+    answer: dict[str, Any] = {"model_name": model.name, "model_version": model.version, "outputs": entries}
+    if request.identifier:
+        answer["id"] = request.identifier
+    if outputs.stale or outputs.tripped:
+        answer["parameters"] = {"stale": outputs.stale, "tripped": outputs.tripped}
+    return json.dumps(answer, separators=(",", ":"), allow_nan=False).encode(), tails
+
+
+def classified(scores: Array, classes: int, labels: Sequence[str] | None) -> Array:
+    """The best classes of every row, as ``score:index:label``.
+
+    Args:
+        scores: numbers, shape (N, …).
+        classes: how many of each row.
+        labels: by index.
+
+    Returns:
+        Objects of ``bytes``, shape (N, classes).
+
+    Raises:
+        TensorError: the output has no numbers.
+    """
+    if scores.dtype.kind not in "fiu" or not scores.ndim:
+        raise TensorError(f"an output of {scores.dtype.name}{list(scores.shape)} has no classes")
+    rows = scores.reshape(len(scores), -1)
+    count = min(classes, rows.shape[1])
+    found = np.empty((len(rows), count), object)
+    for row, values in enumerate(rows):
+        for place, index in enumerate(np.argsort(-values.astype(np.float64), kind="stable")[:count]):
+            label = f":{labels[index]}" if labels and index < len(labels) else ""
+            found[row, place] = f"{float(values[index]):f}:{index}{label}".encode()
+    return found
+
+
+class _Tensors:
+    """Reads inputs one after the other; those that come as bytes lie in their order behind the JSON."""
+
+    def __init__(self, tail: memoryview, memory: SharedMemoryRegistry) -> None:
+        self.feeds: dict[str, Array] = {}
+        self._tail = tail
+        self._at = 0
+        self._memory = memory
+
+    def read(self, entry: object) -> None:
+        """Read one input."""
+        if not isinstance(entry, dict):
+            raise RequestError(f"an input is a {type(entry).__name__}: expected an object")
+        name, datatype = entry.get("name"), entry.get("datatype")
+        if not isinstance(name, str) or not isinstance(datatype, str):
+            raise RequestError("an input needs 'name' and 'datatype', both strings")
+        if name in self.feeds:
+            raise RequestError(f"input '{name}' is there twice")
+        shape = entry.get("shape")
+        element_count(name, shape)
+        parameters = _parameters(entry)
+        place = place_of(name, parameters)
+        data: Buffer
+        if place is not None:
+            data = memoryview(self._memory.view(place.region, place.offset, place.size_bytes))
+        elif "binary_data_size" in parameters:
+            data = self._take(name, _whole(parameters, "binary_data_size", 0))
+        elif "data" in entry:
+            self.feeds[name] = decode_json(name, datatype, shape, entry["data"])
+            return
+        else:
+            raise RequestError(f"input '{name}' has no data: expected 'data', or 'binary_data_size' in its parameters")
+        self.feeds[name] = decode_binary(name, datatype, shape, data)
+
+    def check_end(self) -> None:
+        """That no bytes are left."""
+        left = len(self._tail) - self._at
+        if left:
+            raise RequestError(f"the body has {left} bytes after its last tensor: expected none")
+
+    def _take(self, name: str, size_bytes: int) -> memoryview:
+        left = len(self._tail) - self._at
+        if size_bytes > left:
+            raise TensorError(f"input '{name}' says that it has {size_bytes} bytes: only {left} are left in the body")
+        self._at += size_bytes
+        return self._tail[self._at - size_bytes : self._at]
+
+
+def _parse(text: memoryview) -> dict[str, Any]:
+    try:
+        content = json.loads(str(text, "utf-8"))
+    except UnicodeDecodeError as error:
+        raise RequestError(f"the request's JSON is not UTF-8: {error.reason} at byte {error.start}") from None
+    except RecursionError:
+        raise RequestError("the request's JSON is nested too deeply") from None
+    except ValueError as error:
+        raise RequestError(f"the request is no JSON: {error}") from None
+    if not isinstance(content, dict):
+        raise RequestError(f"the request is a JSON {type(content).__name__}: expected an object")
+    return content
+
+
+def _wanted(entries: object, *, binary: bool) -> list[WantedOutput]:
+    if entries is None:
+        return []
+    if not isinstance(entries, list) or len(entries) > _MOST_TENSORS:
+        raise RequestError(f"'outputs' must be a list of at most {_MOST_TENSORS}")
+    found = [_wanted_output(entry, binary=binary) for entry in entries]
+    if len({output.name for output in found}) < len(found):
+        raise RequestError("an output is asked for twice")
+    return found
+
+
+def _wanted_output(entry: object, *, binary: bool) -> WantedOutput:
+    if not isinstance(entry, dict) or not isinstance(entry.get("name"), str):
+        raise RequestError("an output needs 'name', a string")
+    name, parameters = entry["name"], _parameters(entry)
+    wanted = WantedOutput(
+        name,
+        _flag(parameters, "binary_data", default=binary),
+        _whole(parameters, "classification", 0),
+        place_of(name, parameters),
+    )
+    if wanted.place is not None and wanted.classes:
+        raise RequestError(f"output '{name}' is asked for as classes and in shared memory: choose one")
+    return wanted
+
+
+def _parameters(entry: Mapping[str, Any]) -> dict[str, Any]:
+    parameters = entry.get("parameters")
+    if parameters is None:
+        return {}
+    if not isinstance(parameters, dict):
+        raise RequestError(f"'parameters' is a {type(parameters).__name__}: expected an object")
+    return parameters
+
+
+def _whole(parameters: Mapping[str, Any], name: str, default: int) -> int:
+    value = parameters.get(name, default)
+    if type(value) is not int or not 0 <= value < 2**64:
+        raise RequestError(f"parameter '{name}' is {str(value)[:40]}: expected a whole number ≥ 0")
+    return value
+
+
+def _flag(parameters: Mapping[str, Any], name: str, *, default: bool = False) -> bool:
+    value = parameters.get(name, default)
+    if not isinstance(value, bool):
+        raise RequestError(f"parameter '{name}' is {str(value)[:40]}: expected true or false")
+    return value
+
+
+def _place_parameters(place: Place, size_bytes: int) -> dict[str, Any]:
+    parameters = {"shared_memory_region": place.region, "shared_memory_byte_size": size_bytes}
+    return {**parameters, "shared_memory_offset": place.offset} if place.offset else parameters

@@ -1,0 +1,204 @@
+"""The server: packages loaded and warm, its ends, and how it starts and stops."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+from collections.abc import Callable, Iterable
+from typing import Protocol
+
+from sanderling.core.errors import EngineError, OptionError, SanderlingError, UnavailableError
+from sanderling.run.pool import Pool
+from sanderling.run.runtime import TimedEvent
+from sanderling.run.session import Session
+from sanderling.serve.data_plane import DataPlane
+from sanderling.serve.http.routes import make_app
+from sanderling.serve.http.server import HttpServer
+from sanderling.serve.log import Log
+from sanderling.serve.services import Services
+from sanderling.serve.settings import Settings
+from sanderling.serve.shared_memory import SharedMemoryRegistry
+
+_EVENTS_S = 0.25
+
+
+class End(Protocol):
+    """A way to the models, such as HTTP.
+
+    Attributes:
+        port: that it listens at.
+    """
+
+    port: int
+
+    async def start(self) -> None:
+        """Listen."""
+
+    async def stop(self, drain_s: float) -> None:
+        """Take no more requests, and let those that came end."""
+
+
+class Server:
+    """Serves packages until it is stopped.
+
+    Args:
+        settings: what to serve, and where.
+
+    Attributes:
+        services: that its ends share.
+        ends: by name, such as ``http``, once it has started.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.pool = Pool(settings.policy)
+        self.services = Services(
+            settings,
+            DataPlane(self.pool),
+            Log(as_json=settings.log_json),
+            SharedMemoryRegistry(settings.shared_memory_prefix),
+        )
+        self.ends: dict[str, End] = {}
+        self._reporter: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Load and warm every package, then listen.
+
+        Raises:
+            SanderlingError: a package, the policy or a port cannot be used; nothing is left open then.
+        """
+        try:
+            await asyncio.to_thread(self._load)
+            await self._listen()
+        except BaseException:
+            await self.stop(0.0)
+            raise
+        self._reporter = asyncio.get_running_loop().create_task(self._report())
+        self.services.is_started = True
+
+    async def stop(self, drain_s: float | None = None) -> None:
+        """Take no more requests, let those that came end within ``drain_s``, and close everything."""
+        drain_s = self.settings.drain_s if drain_s is None else drain_s
+        self.services.plane.is_accepting = False
+        await asyncio.gather(*(end.stop(drain_s) for end in self.ends.values()))
+        if self._reporter is not None:
+            self._reporter.cancel()
+        await asyncio.to_thread(self.pool.close, drain_s=drain_s if self.services.plane.pending else 0.0)
+
+    def reload(self) -> None:
+        """Read the policy file again, and say what is wrong with it; what runs keeps its rules until a restart."""
+        from sanderling.run.policy.document import read_policy
+
+        path, log = self.settings.policy, self.services.log
+        if path is None:
+            log.info("reload", "reload: the server has no policy file")
+            return
+        try:
+            changed = read_policy(path) != self.pool.policy
+        except (SanderlingError, OSError) as error:
+            log.warning("reload-refused", f"the policy stays as it was: {error}")
+            return
+        log.info("reload", f"{path} {'has other rules: restart to use them' if changed else 'is unchanged'}")
+
+    def _load(self) -> None:
+        """Load every package under its own name, and run its golden vectors once."""
+        for path in self.settings.packages:
+            session = self.pool.load(path, threads=self.settings.threads)
+            name = session.manifest.name
+            if name in {model.name for model in self.services.plane.models}:
+                raise OptionError(f"two packages are called '{name}': serve one of them, or build it with another name")
+            warm(session, name)
+            self.services.plane.add(session, name=name)
+
+    async def _listen(self) -> None:
+        settings = self.settings
+        if settings.http_port is not None:
+            http = HttpServer(self.services, make_app(self.services))
+            await http.start()
+            self.ends["http"] = http
+
+    async def _report(self) -> None:
+        """Log events of the runtime: devices that were left, models that were released, batches that failed."""
+        seen: TimedEvent | None = next(iter(reversed(self.pool.runtime.events)), None)
+        while True:
+            await asyncio.sleep(_EVENTS_S)
+            for timed in _since(self.pool.runtime.events, seen):
+                seen = timed
+                event = timed.event
+                message = f"{event.kind}: {event.subject}: {event.reason}"
+                self.services.log.info(event.kind, message, model=timed.model, subject=event.subject)
+
+
+def warm(session: Session, name: str) -> None:
+    """Run a package's first golden call, so that the first request is as quick as any.
+
+    Raises:
+        EngineError: it fails.
+    """
+    golden = session.package.golden()
+    try:
+        session.run(golden.call(0))
+    except SanderlingError as error:
+        raise EngineError(f"package '{name}' fails its first call: {error}") from error
+
+
+def serve(settings: Settings, *, started: Callable[[Server], None] | None = None) -> None:
+    """Serve until SIGTERM or SIGINT; SIGHUP reads the policy again.
+
+    Args:
+        settings: what to serve, and where.
+        started: told once requests are taken.
+
+    Raises:
+        SanderlingError: a package, the policy or a port cannot be used.
+        UnavailableError: an extra is not installed.
+    """
+    with asyncio.Runner(loop_factory=_new_loop) as runner:
+        runner.run(_serve(settings, started))
+
+
+def _new_loop() -> asyncio.AbstractEventLoop:
+    if sys.platform == "win32":
+        return asyncio.new_event_loop()
+    try:
+        import uvloop
+    except ImportError as error:
+        raise UnavailableError(
+            "serving needs packages that are not installed: pip install 'sanderling[serve]'"
+        ) from error
+    return uvloop.new_event_loop()
+
+
+async def _serve(settings: Settings, started: Callable[[Server], None] | None) -> None:
+    stopping = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    server = Server(settings)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopping.set)
+    if hasattr(signal, "SIGHUP"):
+        loop.add_signal_handler(signal.SIGHUP, server.reload)
+    starting = loop.create_task(server.start())
+    waiting = loop.create_task(stopping.wait())
+    await asyncio.wait({starting, waiting}, return_when=asyncio.FIRST_COMPLETED)
+    if not starting.done():  # stopped while packages load
+        starting.cancel()
+        await asyncio.gather(starting, return_exceptions=True)
+        return
+    await starting
+    if started is not None:
+        started(server)
+    await waiting
+    server.services.log.info("stopping", f"stopping: requests may end within {settings.drain_s:g} s")
+    await server.stop()
+    server.services.log.info("stopped", "stopped")
+
+
+def _since(events: Iterable[TimedEvent], seen: TimedEvent | None) -> list[TimedEvent]:
+    """Events after the last one that was seen, oldest first."""
+    found: list[TimedEvent] = []
+    for timed in reversed(list(events)):
+        if timed is seen:
+            break
+        found.append(timed)
+    return found[::-1]
