@@ -5,8 +5,6 @@ The token comes in a header that no foreign page can send for a user, so a link 
 
 from __future__ import annotations
 
-import hmac
-import logging
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, TypeVar
@@ -17,18 +15,17 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from sanderling.core.errors import OptionError, SanderlingError
 from sanderling.run.policy.document import parse_policy
-from sanderling.serve.errors import TooLargeError, UnauthorizedError, code_of, told
+from sanderling.serve.errors import RequestError, TooLargeError
 from sanderling.serve.snapshot import lane_parts, model_key
 from sanderling.serve.trial import Trial, try_policy
 
 if TYPE_CHECKING:
-    from sanderling.serve.data_plane import DataPlane, ServedModel
+    from sanderling.serve.data_plane import ServedModel
     from sanderling.serve.live import Live
+    from sanderling.serve.services import Services
 
 _LIMIT_BYTES = 1 << 20
-_LOG = logging.getLogger(__name__)
 _Handler = Callable[[Request], Awaitable[Response]]
 Word = Annotated[str, StringConstraints(max_length=256)]
 
@@ -62,15 +59,14 @@ class Control:
     """Carries out commands.
 
     Args:
-        plane: with the models.
+        services: with the models, and the token that every command must bring.
         live: that knows the last minutes.
-        token: that every command must bring; without one, there are no commands.
     """
 
-    def __init__(self, plane: DataPlane, live: Live, token: str | None) -> None:
-        self._plane = plane
+    def __init__(self, services: Services, live: Live) -> None:
+        self._services = services
+        self._plane = services.plane
         self._live = live
-        self._token = token.encode() if token else None
 
     def routes(self) -> list[Route]:
         """All commands as routes of an application."""
@@ -85,23 +81,8 @@ class Control:
         return [Route(path, partial(self._answer, handler), methods=[method]) for method, path, handler in commands]
 
     async def _answer(self, handler: _Handler, request: Request) -> Response:
-        try:
-            self._check(request)
-            return await handler(request)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the client gets an answer
-            if not isinstance(error, SanderlingError):
-                _LOG.exception("control %s failed", request.url.path)
-            status = code_of(error).status
-            headers = {"WWW-Authenticate": "Bearer"} if status == 401 else {}
-            return JSONResponse({"error": told(error)}, status, headers)
-
-    def _check(self, request: Request) -> None:
-        """Compare the token, in a time that does not depend on where it differs."""
-        if self._token is None:
-            raise UnauthorizedError("this server takes no commands: it was started without a token")
-        kind, _, given = request.headers.get("authorization", "").partition(" ")
-        if kind.lower() != "bearer" or not hmac.compare_digest(given.strip().encode(), self._token):
-            raise UnauthorizedError("the token is missing or wrong: send 'Authorization: Bearer TOKEN'")
+        self._services.check_token(request.headers.get("authorization", ""))
+        return await handler(request)
 
     async def _hello(self, _: Request) -> Response:
         return JSONResponse({"token": "accepted"})
@@ -135,9 +116,11 @@ class Control:
         return JSONResponse(trial.model_dump(mode="json"))
 
     def _tried(self, model: ServedModel, text: str) -> Trial:
-        """Play the last minutes of every model that follows the same policy."""
+        """Play the last minutes of every model that shares its devices and follows the same policy."""
         proposed, current = parse_policy(text), model.session.policy
-        models = [other for other in self._plane.models if other.session.policy == current]
+        runtime = model.session.runtime
+        alike = [other for other in self._plane.models if other.session.runtime is runtime]
+        models = [other for other in alike if other.session.policy == current]
         kinds = {device: kind for other in models for device, kind in other.session.devices.items()}
         return try_policy(
             proposed,
@@ -157,7 +140,7 @@ async def _read(request: Request, form: type[_Form]) -> _Form:
 
     Raises:
         TooLargeError: it is longer than any command.
-        OptionError: it is no such command.
+        RequestError: it is no such command.
     """
     body = bytearray()
     async for piece in request.stream():
@@ -169,7 +152,7 @@ async def _read(request: Request, form: type[_Form]) -> _Form:
     except ValidationError as error:
         detail = error.errors()[0]
         place = ".".join(map(str, detail["loc"])) or "the command"
-        raise OptionError(f"{place}: {detail['msg']}; expected {', '.join(form.model_fields)}") from error
+        raise RequestError(f"{place}: {detail['msg']}; expected {', '.join(form.model_fields)}") from error
 
 
 def _measured(model: ServedModel) -> dict[str, dict[int, float]]:

@@ -109,13 +109,11 @@ class Live:
 
     Args:
         plane: that is watched.
-        has_controls: whether the server takes commands.
         interval_s: from one sample to the next.
     """
 
-    def __init__(self, plane: DataPlane, *, has_controls: bool = False, interval_s: float = _INTERVAL_S) -> None:
+    def __init__(self, plane: DataPlane, *, interval_s: float = _INTERVAL_S) -> None:
         self._plane = plane
-        self._has_controls = has_controls
         self._interval_s = interval_s
         self._samples: deque[Sample] = deque(maxlen=HISTORY_S)
         self._events: deque[LiveEvent] = deque(maxlen=_KEPT_EVENTS)
@@ -126,7 +124,7 @@ class Live:
         self._lock = threading.Lock()
         self._ending = threading.Event()
         self._began_s = time.monotonic()
-        self._setup: Setup = describe(plane, has_controls=has_controls)
+        self._setup: Setup = describe(plane)
         self._follow()
         plane.observers.append(self.observe)
         self._thread = threading.Thread(target=self._keep, name="sanderling-live", daemon=True)
@@ -189,7 +187,7 @@ class Live:
         passed_s, self._began_s = max(now_s - self._began_s, 1e-3), now_s
         seconds = self._take()
         self._follow()
-        setup = describe(self._plane, has_controls=self._has_controls)
+        setup = describe(self._plane)
         sample = self._sample(seconds, passed_s)
         with self._lock:
             self._setup = setup

@@ -5,6 +5,7 @@ A request costs a few bisections under a lock; everything else is read when it i
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import weakref
 from bisect import bisect_left
@@ -15,14 +16,17 @@ from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from sanderling.run.runtime import Runtime, TimedEvent
+from sanderling.serve.http.server import cannot_listen
 from sanderling.serve.snapshot import conditions_of, describe, device_samples, held_bytes, key_of, lane_parts
 
 if TYPE_CHECKING:
+    from wsgiref.simple_server import WSGIServer
+
     from prometheus_client.core import Metric
 
     from sanderling.serve.data_plane import DataPlane, Finished
 
-CONTENT_TYPE = "text/plain; version=1.0.0; charset=utf-8"
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 STAGES = ("queue", "compute", "total")
 _BOUNDS_MS = (0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 16.7, 25.0, 33.3, 50.0, 100.0, 250.0, 500.0, 1000.0, 2500.0, 10_000.0)
 _BOUNDS_ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
@@ -63,7 +67,7 @@ class _Histogram:
 
     def buckets(self, scale: float = 1.0) -> list[tuple[str, float]]:
         """Cumulative counts by upper bound, as Prometheus has them."""
-        names = [*(f"{bound * scale:g}" for bound in self.bounds), "+Inf"]
+        names = [*(str(float(f"{bound * scale:g}")) for bound in self.bounds), "+Inf"]
         return list(zip(names, map(float, accumulate(self.counts)), strict=True))
 
 
@@ -232,7 +236,7 @@ class Metrics:
 
     def _devices(self) -> Iterator[Metric]:
         samples = device_samples(self._plane)
-        setup = describe(self._plane, has_controls=False)
+        setup = describe(self._plane)
         yield _gauge(
             "sanderling_device_utilization",
             "Share of recent time that a device was busy.",
@@ -282,3 +286,37 @@ def _gauge(name: str, help_text: str, labels: Sequence[str], values: Iterable[tu
     for key, value in values:
         family.add_metric(key, float(value))
     return family
+
+
+class MetricsServer:
+    """Metrics at a port of their own, so that a scraper needs no way to the models.
+
+    Attributes:
+        port: that it listens at.
+    """
+
+    def __init__(self, metrics: Metrics, host: str, port: int) -> None:
+        self.port = port
+        self._metrics = metrics
+        self._host = host
+        self._server: WSGIServer | None = None
+
+    async def start(self) -> None:
+        """Listen.
+
+        Raises:
+            OptionError: the port is taken, or there is no such address.
+        """
+        from prometheus_client import start_http_server
+
+        try:
+            self._server, _ = start_http_server(self.port, self._host, self._metrics.registry)
+        except OSError as error:
+            raise cannot_listen("metrics", self._host, self.port, "--metrics", error) from error
+        self.port = self._server.server_port
+
+    async def stop(self, drain_s: float) -> None:  # noqa: ARG002 - a scrape takes milliseconds
+        """Listen no more."""
+        if self._server is not None:
+            await asyncio.to_thread(self._server.shutdown)
+            self._server.server_close()

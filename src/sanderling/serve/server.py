@@ -12,10 +12,13 @@ from sanderling.core.errors import EngineError, OptionError, SanderlingError, Un
 from sanderling.run.pool import Pool
 from sanderling.run.runtime import TimedEvent
 from sanderling.run.session import Session
+from sanderling.serve.dashboard import dashboard_routes
 from sanderling.serve.data_plane import DataPlane
 from sanderling.serve.http.routes import make_app
 from sanderling.serve.http.server import HttpServer
+from sanderling.serve.live import Live
 from sanderling.serve.log import Log
+from sanderling.serve.metrics import Metrics, MetricsServer
 from sanderling.serve.services import Services
 from sanderling.serve.settings import Settings
 from sanderling.serve.shared_memory import SharedMemoryRegistry
@@ -59,6 +62,8 @@ class Server:
             Log(as_json=settings.log_json),
             SharedMemoryRegistry(settings.shared_memory_prefix),
         )
+        self.live = Live(self.services.plane)
+        self.metrics = Metrics(self.services.plane)
         self.ends: dict[str, End] = {}
         self._reporter: asyncio.Task[None] | None = None
 
@@ -81,6 +86,7 @@ class Server:
         """Take no more requests, let those that came end within ``drain_s``, and close everything."""
         drain_s = self.settings.drain_s if drain_s is None else drain_s
         self.services.plane.is_accepting = False
+        await asyncio.to_thread(self.live.close)
         await asyncio.gather(*(end.stop(drain_s) for end in self.ends.values()))
         if self._reporter is not None:
             self._reporter.cancel()
@@ -114,9 +120,15 @@ class Server:
     async def _listen(self) -> None:
         settings = self.settings
         if settings.http_port is not None:
-            http = HttpServer(self.services, make_app(self.services))
+            http = HttpServer(
+                self.services, make_app(self.services, dashboard_routes(self.services, self.live, self.metrics))
+            )
             await http.start()
             self.ends["http"] = http
+        if settings.metrics_port is not None:
+            metrics = MetricsServer(self.metrics, settings.host, settings.metrics_port)
+            await metrics.start()
+            self.ends["metrics"] = metrics
 
     async def _report(self) -> None:
         """Log events of the runtime: devices that were left, models that were released, batches that failed."""

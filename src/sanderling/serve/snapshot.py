@@ -63,17 +63,12 @@ class DeviceSetup(_Part):
 
 
 class Setup(_Part):
-    """What seldom changes.
-
-    Attributes:
-        has_controls: whether the server was given a token for them.
-    """
+    """What seldom changes."""
 
     models: tuple[ModelSetup, ...]
     devices: tuple[DeviceSetup, ...]
     memory_limit_bytes: int | None
     is_ready: bool
-    has_controls: bool
 
 
 class Traffic(_Part):
@@ -180,7 +175,7 @@ def lane_parts(name: str) -> LaneParts:
     return LaneParts(engine, device, precision)
 
 
-def describe(plane: DataPlane, *, has_controls: bool) -> Setup:
+def describe(plane: DataPlane) -> Setup:
     """How the server is set up now."""
     devices: dict[str, DeviceSetup] = {}
     for model in plane.models:
@@ -197,7 +192,6 @@ def describe(plane: DataPlane, *, has_controls: bool) -> Setup:
         devices=tuple(devices.values()),
         memory_limit_bytes=next((each.memory_limit_bytes for each in readings if each.memory_limit_bytes), None),
         is_ready=plane.is_ready,
-        has_controls=has_controls,
     )
 
 

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import AsyncIterator
 from importlib import resources
 from typing import TYPE_CHECKING, NamedTuple
 
+from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
-from sanderling.serve.errors import NotFoundError, code_of, told
+from sanderling.serve.control import Control
+from sanderling.serve.errors import NotFoundError
+from sanderling.serve.metrics import CONTENT_TYPE
 
 if TYPE_CHECKING:
     from sanderling.serve.live import Live
+    from sanderling.serve.metrics import Metrics
+    from sanderling.serve.services import Services
 
 _TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
 _PAGE = "index.html"
@@ -47,8 +51,8 @@ def assets() -> dict[str, Asset]:
     return found
 
 
-def routes(live: Live) -> list[Route]:
-    """The page, and what it shows: as a stream at ``/v1/live``, once at ``/v1/live/now``."""
+def dashboard_routes(services: Services, live: Live, metrics: Metrics) -> list[Route]:
+    """The page, what it shows (as a stream at ``/v1/live``, once at ``/v1/live/now``), its commands, and metrics."""
     files = assets()
 
     async def page(request: Request) -> Response:
@@ -57,31 +61,30 @@ def routes(live: Live) -> list[Route]:
     async def file(request: Request) -> Response:
         return _file(files, request.path_params["name"], request)
 
-    async def stream(_: Request) -> Response:
+    async def stream(request: Request) -> Response:  # noqa: ARG001
         headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no", "X-Content-Type-Options": "nosniff"}
-        return StreamingResponse(_messages(live), media_type="text/event-stream", headers=headers)
+        return StreamingResponse(live.watch(), media_type="text/event-stream", headers=headers)
 
-    async def now(_: Request) -> Response:
+    async def now(request: Request) -> Response:  # noqa: ARG001
         return Response(live.snapshot().model_dump_json(), media_type="application/json")
+
+    async def exposition(request: Request) -> Response:  # noqa: ARG001
+        return Response(await run_in_threadpool(metrics.exposition), headers={"Content-Type": CONTENT_TYPE})
 
     return [
         Route("/", page),
         Route("/dashboard/{name}", file),
         Route("/v1/live", stream),
         Route("/v1/live/now", now),
+        Route("/metrics", exposition),
+        *Control(services, live).routes(),
     ]
-
-
-async def _messages(live: Live) -> AsyncIterator[bytes]:
-    async for message in live.watch():
-        yield message
 
 
 def _file(files: dict[str, Asset], name: str, request: Request) -> Response:
     asset = files.get(name)
     if asset is None:
-        error = NotFoundError(f"the dashboard has no file '{name[:80]}'")
-        return JSONResponse({"error": told(error)}, code_of(error).status)
+        raise NotFoundError(f"the dashboard has no file '{name[:80]}'")
     headers = {**_HEADERS, "ETag": asset.tag}
     if request.headers.get("if-none-match") == asset.tag:
         return Response(status_code=304, headers=headers)

@@ -274,7 +274,7 @@ export class Heat extends OverTime {
     for (const limit of near) {
       const y = floor - ((limit.at - low) / (high - low)) * (floor - top);
       parts.push(drawn("line", { class: `limit ${limit.back ? "back" : ""} ${limit.css}`, x1: LEFT, x2: this.width - RIGHT, y1: y.toFixed(1), y2: y.toFixed(1) }));
-      if (taken.every((other) => Math.abs(other - y) > 13)) {
+      if (taken.every((other) => Math.abs(other - y) > 14)) {
         taken.push(y);
         names.push(drawn("text", { class: `limit-name ${limit.css}`, x: LEFT + 6, y: (y - 4).toFixed(1) }, limit.text));
       }

@@ -1,7 +1,7 @@
 // Commands to the server, behind its token.
 
 import { element } from "./charts.js";
-import { bytes, celsius, digits, lane, percent } from "./format.js";
+import { bytes, celsius, count, digits, lane, percent } from "./format.js";
 
 const KEY = "sanderling-token";
 const $ = (id) => document.getElementById(id);
@@ -21,6 +21,9 @@ export class Controls {
     this.button("choose", () => this.send("switch", this.model()).then((done) => `The policy chose ${done.lane}.`));
     this.button("load", () => this.send("load", this.model()).then((done) => `${done.lane} is loaded, ${bytes(done.size_bytes)}.`));
     this.button("release", () => this.send("release", this.model()).then((done) => (done.released ? `${bytes(done.released_bytes)} were given back; the next request loads it again.` : "Nothing was released: requests run, or nothing is held.")));
+    this.button("take-in", () => this.stored("load"));
+    this.button("take-out", () => this.stored("unload"));
+    $("repository").addEventListener("toggle", () => $("repository").open && this.attempt(() => this.index()));
     this.button("try", () => this.try());
     this.button("reset", () => this.policy());
     this.button("save", () => this.save());
@@ -36,11 +39,9 @@ export class Controls {
   }
 
   reveal() {
-    const has = this.setup?.has_controls ?? false;
-    $("no-token").hidden = has || !this.setup;
-    $("unlock").hidden = !has || this.accepted;
-    $("commands").hidden = !has || !this.accepted;
-    $("lock").hidden = !has || !this.accepted;
+    $("unlock").hidden = !this.setup || this.accepted;
+    $("commands").hidden = !this.setup || !this.accepted;
+    $("lock").hidden = !this.accepted;
   }
 
   fillModels() {
@@ -78,6 +79,24 @@ export class Controls {
     return `${words(done.lane)} from the next batch on.`;
   }
 
+  async index() {
+    const found = await this.ask("/v2/repository/index", { method: "POST" });
+    const select = $("stored"), kept = select.value;
+    const names = [...new Set(found.map((model) => model.name))];
+    const states = (name) => found.filter((model) => model.name === name).map((model) => `${model.version ?? ""} ${(model.state ?? "").toLowerCase()} ${model.reason ?? ""}`.trim()).join("; ");
+    select.replaceChildren(...names.map((name) => element("option", { value: name }, `${name}: ${states(name)}`)));
+    if (names.includes(kept)) select.value = kept;
+    return "";
+  }
+
+  async stored(command) {
+    const name = $("stored").value;
+    if (!name) throw new Error("no model is in the repository");
+    await this.ask(`/v2/repository/models/${encodeURIComponent(name)}/${command}`, { method: "POST" });
+    await this.index();
+    return `${name} was ${command}ed.`;
+  }
+
   async policy() {
     const { model, version } = this.model();
     const query = new URLSearchParams({ model, version });
@@ -90,7 +109,7 @@ export class Controls {
     $("trial").replaceChildren();
     const trial = await this.send("policy/try", { ...this.model(), policy: $("policy-text").value });
     $("trial").replaceChildren(...compared(trial));
-    return `Played ${digits(trial.requests)} requests of ${digits(trial.seconds)} s again.`;
+    return `Played ${count(trial.requests)} requests of ${digits(trial.seconds)} s again.`;
   }
 
   async save() {
@@ -154,7 +173,7 @@ export class Controls {
     const response = await fetch(path, { ...options, headers }).catch(() => {
       throw new Error("The server does not answer.");
     });
-    const value = await response.json().catch(() => ({}));
+    const value = await response.json().catch(() => ({})); // some commands answer with nothing
     if (response.status === 401 && this.accepted) this.lock();
     if (!response.ok) throw new Error(value.error ?? `The server answered ${response.status}.`);
     return value;
@@ -171,10 +190,10 @@ function compared({ current, proposed, notes }) {
   const warm = devices.filter((device) => device in proposed.highest_c);
   const rows = [
     ["In time", percent, (outcome) => outcome.in_time, 1],
-    ["Dropped or refused", digits, (outcome) => outcome.dropped, -1],
+    ["Dropped or refused", count, (outcome) => outcome.dropped, -1],
     ["Latency p50, ms", digits, (outcome) => outcome.p50_ms, -1],
     ["Latency p99, ms", digits, (outcome) => outcome.p99_ms, -1],
-    ["Changes of device", digits, (outcome) => outcome.switches, 0],
+    ["Changes of device", count, (outcome) => outcome.switches, 0],
     ...devices.map((device) => [`On ${device}`, percent, (outcome) => outcome.device_shares[device] ?? 0, 0]),
     ...warm.map((device) => [`Highest of ${device}`, celsius, (outcome) => outcome.highest_c[device], 0]),
   ];
