@@ -269,8 +269,8 @@ def _on_device(
             real = [info for info in infos if emulated is None or info.engine != emulated.name]
             for info in infos:
                 if emulated is not None and info.engine == emulated.name:
-                    place = Place(emulated.name, variant, default_options(variant, threads=threads, lean=lean))
-                    yield _on(place, info, emulated)
+                    options = default_options(variant, threads=threads, lean=lean, device=info.device)
+                    yield _on(Place(emulated.name, variant, options), info, emulated)
             yield from _planned(package, variant, device, real, threads=threads, lean=lean)
 
 

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from sanderling.serve.data_plane import DataPlane, ServedModel
 
 
+_KINDS = ("npu", "gpu", "cpu")
+
+
 class _Part(BaseModel):
     model_config = ConfigDict(frozen=True)
 
@@ -189,7 +192,7 @@ def describe(plane: DataPlane) -> Setup:
     readings = [each.last for each in conditions_of(plane) if each.last is not None]
     return Setup(
         models=tuple(_model(model) for model in plane.models),
-        devices=tuple(devices.values()),
+        devices=tuple(sorted(devices.values(), key=lambda each: (_KINDS.index(each.kind), each.name))),
         memory_limit_bytes=next((each.memory_limit_bytes for each in readings if each.memory_limit_bytes), None),
         is_ready=plane.is_ready,
     )

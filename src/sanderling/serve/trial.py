@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 _LEAST_SAMPLES = 20  # to tell a device's heat from
 _LEAST_RISE_C = 2.0
+_LEAST_CHANGE = 0.1  # of the share of time that it was busy
 _LEAST_EXPLAINED = 0.5  # of the temperature's changes
 
 
@@ -157,7 +158,7 @@ def fit_heat(seconds: Sequence[tuple[float, float | None]]) -> Thermal | None:
     if len(known) < _LEAST_SAMPLES:
         return None
     use, celsius = (np.array(column) for column in zip(*known, strict=True))
-    if np.ptp(celsius) < _LEAST_RISE_C:
+    if np.ptp(celsius) < _LEAST_RISE_C or np.ptp(use) < _LEAST_CHANGE:
         return None
     change = np.diff(celsius)
     columns = np.stack([np.ones(len(change)), (use[1:] + use[:-1]) / 2, celsius[:-1]], axis=1)  # (n, 3)
