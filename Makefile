@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: install demo test format lint types layers unit drill bench clean
+.PHONY: install demo test format lint types layers unit drill bench proto clean
 
 install: $(VENV)/.installed
 
@@ -41,6 +41,13 @@ bench: install
 	$(BIN)/python -m benchmarks.engines.run
 	$(BIN)/python -m benchmarks.engines.transport
 	$(BIN)/python -m benchmarks.quantize.run
+
+# Messages of gRPC, in a pool of their own: a client of the same protocol in the same process has the same names.
+proto: install
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt grpcio-tools
+	cd src && ../$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. sanderling/serve/grpc_/inference.proto
+	sed -i.old 's/_descriptor_pool.Default()/_descriptor_pool.DescriptorPool()/' src/sanderling/serve/grpc_/inference_pb2.py
+	rm src/sanderling/serve/grpc_/inference_pb2.py.old
 
 clean:
 	rm -rf $(VENV) demo-output .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

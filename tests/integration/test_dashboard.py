@@ -23,6 +23,7 @@ from tests.models import conv_classifier, random_arrays, save
 CHROMIUM = next((found for name in ("chromium", "chromium-browser") if (found := shutil.which(name))), None)
 TOKEN = "the-token"
 SEEN_MS = 15_000
+TEXTS = (".tile h2", ".tile b", ".tile small", ".head h2", ".legend li", "#events .why", ".status", "p.soft")
 POLICY = {
     "devicePriorities": ["npu", "gpu"],
     "precisionLadder": ["int8"],
@@ -95,7 +96,7 @@ def running(package):
 
 @pytest.fixture(scope="module")
 def browser():
-    playwright = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed: pip install playwright")
+    playwright = pytest.importorskip("playwright.sync_api", reason="Playwright is missing: pip install playwright")
     with playwright.sync_playwright() as started:
         browser = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         yield browser
@@ -213,7 +214,7 @@ def test_page_fits_and_its_text_stands_out(running, open_page, colours, width, h
     page.wait_for_selector("#requests .curve", timeout=SEEN_MS)
     assert page.evaluate("document.documentElement.scrollWidth") == width
     assert page.evaluate("document.documentElement.dataset.theme") == colours
-    for selector in (".tile h2", ".tile b", ".tile small", ".head h2", ".legend li", "#events .why", ".status", "p.soft"):
+    for selector in TEXTS:
         assert contrast(page, selector) >= 4.5, selector
 
 

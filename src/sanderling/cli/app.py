@@ -11,6 +11,7 @@ import typer
 from sanderling.cli.output import ANSWER_IS_NO, print_result, reporting_errors
 from sanderling.cli.policy import policy
 from sanderling.cli.replaying import replay
+from sanderling.cli.serving import serve
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -413,6 +414,7 @@ def devices(
 
 
 app.command()(replay)
+app.command()(serve)
 
 
 @app.command()

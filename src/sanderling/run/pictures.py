@@ -26,7 +26,8 @@ def read_picture(path: Path | BinaryIO, preprocessing: Preprocessing) -> npt.NDA
     """Read a picture and preprocess it.
 
     Args:
-        path: of a file, or the picture's bytes as a stream: JPEG, PNG, WebP, BMP, TIFF, or GIF (its first frame); EXIF orientation is applied.
+        path: of a file, or its bytes as a stream: JPEG, PNG, WebP, BMP, TIFF, or GIF (its first frame); EXIF
+            orientation is applied.
         preprocessing: what the model expects.
 
     Returns:

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sanderling.core.errors import DeadlineError, EngineError, OptionError, SanderlingError, TensorError
+from sanderling.core.errors import DeadlineError, EngineError, GuardError, OptionError, SanderlingError, TensorError
 from sanderling.core.tensor import Array, Feeds
 from sanderling.run.pool import Pool
 from sanderling.run.results import Outputs
@@ -460,6 +460,15 @@ def _asked(finished: Finished, deadline_ms: float | None, priority: int) -> Fini
     if deadline_ms is None and not priority:
         return finished
     return finished._replace(deadline_ms=deadline_ms, priority=priority)
+
+
+def explained(error: BaseException, feeds: Feeds) -> BaseException:
+    """A request's error, or what in its inputs explains it: results cannot be finite if they are not."""
+    if isinstance(error, GuardError):
+        for name, array in feeds.items():
+            if array.dtype.kind == "f" and not np.isfinite(array).all():
+                return TensorError(f"input '{name}' holds NaN or infinity, and so {error}")
+    return error
 
 
 def _rows(feeds: Feeds) -> int:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from sanderling.core.errors import QueueFullError
 from sanderling.run.runtime import Runtime, TimedEvent
 from sanderling.serve.snapshot import (
     LiveEvent,
@@ -135,6 +136,15 @@ class Live:
         """Viewers that are told."""
         return len(self._viewers)
 
+    def check_room(self) -> None:
+        """See that one more may watch.
+
+        Raises:
+            QueueFullError: too many watch already.
+        """
+        if len(self._viewers) >= _VIEWERS:
+            raise QueueFullError(f"{_VIEWERS} pages watch this server already: close one, or read /v1/live/now")
+
     @property
     def samples(self) -> tuple[Sample, ...]:
         """The last ten minutes, oldest first."""
@@ -168,8 +178,6 @@ class Live:
         """Server-sent events: ``history``, then ``snapshot`` each second and ``happened`` when something does."""
         viewer = Viewer()
         with self._lock:
-            if len(self._viewers) >= _VIEWERS:
-                self._viewers.pop(0).close()
             history = self._history()
             self._viewers.append(viewer)
         try:

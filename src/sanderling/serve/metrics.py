@@ -147,7 +147,8 @@ class Metrics:
         """Every metric, as the registry asks for them."""
         self._follow()
         with self._lock:
-            yield from self._requests()
+            counted = list(self._requests())
+        yield from counted
         yield from self._models()
         yield from self._devices()
         yield from self._process()
@@ -172,9 +173,8 @@ class Metrics:
         from prometheus_client.core import HistogramMetricFamily
 
         version = ("model", "version")
-        yield _counter(
-            "sanderling_requests", "Requests that ended, by kind of error or ok.", (*version, "outcome"), self._outcomes
-        )
+        outcome = (*version, "outcome")
+        yield _counter("sanderling_requests", "Requests by outcome: ok, or an error.", outcome, self._outcomes.items())
         where = (*version, "device", "precision")
         latency = HistogramMetricFamily(
             "sanderling_latency_seconds",
@@ -190,15 +190,15 @@ class Metrics:
             rows.add_metric(key, tally.rows.buckets(), tally.rows.total)
         yield latency
         yield rows
-        yield _counter("sanderling_guard_trips", "Results that failed their check.", version, self._tripped)
-        yield _counter("sanderling_tokens", "Tokens that were generated.", version, self._tokens)
+        yield _counter("sanderling_guard_trips", "Results that failed their check.", version, self._tripped.items())
+        yield _counter("sanderling_tokens", "Tokens that were generated.", version, self._tokens.items())
         yield _counter(
             "sanderling_switches",
             "Changes of the way of running, by kind of reason.",
             ("model", "reason"),
-            self._switches,
+            self._switches.items(),
         )
-        yield _counter("sanderling_events", "Events, by kind.", ("model", "kind"), self._events)
+        yield _counter("sanderling_events", "Events, by kind.", ("model", "kind"), self._events.items())
 
     def _models(self) -> Iterator[Metric]:
         models = [((model.name, model.version), model) for model in self._plane.models]
@@ -231,7 +231,7 @@ class Metrics:
             "sanderling_copied_bytes",
             "Bytes copied between requests and engines, and to join requests to batches.",
             version,
-            {key: m.session.copied_bytes for key, m in models},
+            [(key, m.session.copied_bytes) for key, m in models],
         )
 
     def _devices(self) -> Iterator[Metric]:
@@ -270,11 +270,11 @@ class Metrics:
                 yield _gauge(f"sanderling_memory_{name}_bytes", help_text, (), [((), known)])
 
 
-def _counter(name: str, help_text: str, labels: Sequence[str], counts: dict[tuple[str, ...], int]) -> Metric:
+def _counter(name: str, help_text: str, labels: Sequence[str], counts: Iterable[tuple[tuple[str, ...], int]]) -> Metric:
     from prometheus_client.core import CounterMetricFamily
 
     family = CounterMetricFamily(name, help_text, labels=labels)
-    for key, count in counts.items():
+    for key, count in counts:
         family.add_metric(key, count)
     return family
 

@@ -39,7 +39,8 @@ class OutputPlaces:
     ) -> None:
         self.places = places
         self._lent = {
-            name: registry.view(place.region, place.offset, place.size_bytes) for name, place in places.items()
+            name: np.frombuffer(registry.view(place.region, place.offset, place.size_bytes), np.uint8)
+            for name, place in places.items()
         }
         sizes = _axis_sizes(session.accepted, feeds) if places else {}
         self.buffers: dict[str, Array] | None = self._bind(session.returned, sizes) if places else None

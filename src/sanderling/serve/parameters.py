@@ -1,7 +1,7 @@
 """Parameters of a request that the protocol's extensions define, the same over HTTP and gRPC.
 
-Source: Triton Inference Server, protocol extensions "Schedule Policy" and "Sequence". Other parameters are a client's own
-and change nothing.
+Source: Triton Inference Server, protocol extensions "Schedule Policy" and "Sequence". Other parameters are a client's
+own and change nothing.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from collections.abc import Mapping
 
 from sanderling.core.errors import OptionError
 
-LOWEST_PRIORITY = 1000  # of Triton's levels, of which 1 is served first
+DEFAULT_LEVEL = 5  # of the protocol's priorities, of which 1 is the highest
+_LOWEST = -100
 
 
 def read_deadline_ms(parameters: Mapping[str, object], left_ms: float | None = None) -> float | None:
@@ -32,17 +33,22 @@ def read_deadline_ms(parameters: Mapping[str, object], left_ms: float | None = N
 
 
 def read_priority(parameters: Mapping[str, object]) -> int:
-    """Priority as the scheduler has it, larger is sooner: 0 for the protocol's 0, and above it for 1, the highest, to 1000.
+    """Priority as of ``Session.run``.
 
     Raises:
-        OptionError: it is no whole number from 0 to 1000.
+        OptionError: it is no whole number ≥ 0.
     """
     level = parameters.get("priority", 0)
-    if type(level) is not int or not 0 <= level <= LOWEST_PRIORITY:
+    if type(level) is not int or level < 0:
         raise OptionError(
-            f"parameter priority is {level!r:.60}: expected 0 to {LOWEST_PRIORITY}, of which 1 is served first"
+            f"parameter priority is {level!r:.60}: expected a whole number ≥ 0, of which 1 is served first"
         )
-    return LOWEST_PRIORITY + 1 - level if level else 0
+    return to_priority(level)
+
+
+def to_priority(level: int) -> int:
+    """Our priority for one of the protocol's levels: 1 is the highest, 5 the default, more is background work."""
+    return max(DEFAULT_LEVEL - level, _LOWEST) if level else 0
 
 
 def check_parameters(parameters: Mapping[str, object]) -> None:

@@ -129,6 +129,12 @@ class Server:
             metrics = MetricsServer(self.metrics, settings.host, settings.metrics_port)
             await metrics.start()
             self.ends["metrics"] = metrics
+        if settings.grpc_port is not None:
+            from sanderling.serve.grpc_.server import GrpcServer
+
+            grpc = GrpcServer(self.services)
+            await grpc.start()
+            self.ends["grpc"] = grpc
 
     async def _report(self) -> None:
         """Log events of the runtime: devices that were left, models that were released, batches that failed."""

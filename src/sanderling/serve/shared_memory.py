@@ -19,10 +19,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-
 from sanderling.core.errors import OptionError, TensorError, UnavailableError, first_line
-from sanderling.core.tensor import Array
 from sanderling.serve.errors import ConflictError, NotFoundError
 
 FOLDER = Path("/dev/shm")  # noqa: S108 - where POSIX shared memory lies on Linux
@@ -167,7 +164,7 @@ class SharedMemoryRegistry:
         with self._lock:
             return tuple(mapped.region for mapped in self._mapped.values())
 
-    def view(self, name: str, offset: int, size_bytes: int) -> Array:
+    def view(self, name: str, offset: int, size_bytes: int) -> memoryview:
         """Bytes of a region, in place; writing to them writes to the client's memory.
 
         Args:
@@ -176,7 +173,7 @@ class SharedMemoryRegistry:
             size_bytes: how many.
 
         Returns:
-            uint8, shape (size_bytes,). While it lives, the region stays mapped.
+            The bytes. While they or an array of them live, the region stays mapped.
 
         Raises:
             NotFoundError: there is no region of that name.
@@ -189,12 +186,14 @@ class SharedMemoryRegistry:
                 f"{size_bytes} bytes at {offset} do not lie in shared memory region '{_shown(name)}', which has "
                 f"{region.size_bytes}"
             )
-        if region.offset + offset + size_bytes > mapped.memory.size():
+        there_bytes = mapped.memory.size()  # of the object as it is now
+        if region.offset + offset + size_bytes > there_bytes:
             raise TensorError(
-                f"shared memory object '{region.key}' has become smaller: it has {mapped.memory.size()} bytes, and region "
-                f"'{_shown(name)}' was registered with {region.offset + region.size_bytes}; register it again"
+                f"the object of shared memory region '{_shown(name)}' has become smaller: it has {there_bytes} bytes, "
+                f"and the region goes up to {region.offset + region.size_bytes}; register it again"
             )
-        return np.frombuffer(mapped.memory, np.uint8, size_bytes, mapped.skipped_bytes + offset)
+        begin = mapped.skipped_bytes + offset
+        return memoryview(mapped.memory)[begin : begin + size_bytes]
 
     def _find(self, name: str) -> _Mapped:
         with self._lock:
@@ -205,27 +204,17 @@ class SharedMemoryRegistry:
             return mapped
 
     def _file_name(self, key: str) -> str:
-        """The file of an object, which lies in the folder itself.
-
-        A leading slash may be missing, as for ``shm_open``.
-        """
+        """The file of an object, which lies in the folder itself; as for ``shm_open``, a key may lack its slash."""
         if not self._prefix:
             raise UnavailableError(
                 "this server allows no shared memory: start it with --shared-memory-prefix, or send tensors in requests"
             )
-        name = key.removeprefix("/")
-        if (
-            not name
-            or len(name.encode(errors="replace")) > _LONGEST_NAME
-            or "/" in name
-            or "\0" in name
-            or name in (".", "..")
-        ):
-            raise OptionError(f"shared memory key '{_shown(key)}' has the wrong form: expected a name such as /frames")
+        told, name = f"shared memory key '{_shown(key)}'", key.removeprefix("/")
+        is_plain = name not in ("", ".", "..") and "/" not in name and "\0" not in name
+        if not is_plain or len(name.encode(errors="replace")) > _LONGEST_NAME:
+            raise OptionError(f"{told} has the wrong form: expected a name such as /frames")
         if not f"/{name}".startswith(self._prefix):
-            raise OptionError(
-                f"shared memory key '{_shown(key)}' is not allowed: expected one that begins with {self._prefix}"
-            )
+            raise OptionError(f"{told} is not allowed: expected one that begins with {self._prefix}")
         return name
 
 

@@ -35,6 +35,11 @@ _NAMES = {
     "BYTES": "str",
 }
 _DATATYPES = {name: datatype for datatype, name in _NAMES.items()}
+_NUMBERS: tuple[set[type], str] = ({int, float}, "numbers")
+_KINDS: dict[str, tuple[set[type], str]] = {
+    "BOOL": ({bool}, "true and false"),
+    **dict.fromkeys(("FP16", "FP32", "FP64", "BF16"), _NUMBERS),
+}
 _LENGTH = struct.Struct("<I")
 _MOST_AXES = 32
 _MOST_ELEMENTS = 2**62
@@ -65,7 +70,8 @@ def dtype_of(datatype: str) -> np.dtype[Any]:
     if name == "bfloat16":
         import ml_dtypes
 
-        return np.dtype(ml_dtypes.bfloat16)
+        bfloat16: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
+        return bfloat16
     return np.dtype(object) if name == "str" else np.dtype(name)
 
 
@@ -130,7 +136,7 @@ def encode_binary(array: Array) -> Buffer:
     if array.dtype.kind in "OUS":
         return b"".join(_LENGTH.pack(len(item)) + item for item in _byte_strings(array))
     datatype_of(array.dtype.name)
-    return memoryview(np.ascontiguousarray(array).reshape(-1).view(np.uint8))
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
 
 
 def decode_json(name: str, datatype: str, shape: Sequence[int], data: object) -> Array:
@@ -244,15 +250,8 @@ def _flat(name: str, data: object) -> list[Any]:
 
 def _check_kinds(name: str, datatype: str, values: list[Any]) -> None:
     """That no element changes when it is converted: no fraction or boolean becomes a whole number."""
-    if datatype == "BOOL":
-        wanted, told = {bool}, "true and false"
-    elif datatype in ("FP16", "FP32", "FP64", "BF16"):
-        wanted, told = {int, float}, "numbers"
-    else:
-        wanted, told = {int}, "whole numbers"
+    wanted, told = _KINDS.get(datatype, ({int}, "whole numbers"))
     found = set(map(type, values)) - wanted
-    if datatype not in ("BOOL", "FP16", "FP32", "FP64", "BF16") and found == {float}:
-        found = set() if all(value.is_integer() for value in values if type(value) is float) else found
     if found:
         kinds = ", ".join(sorted(kind.__name__ for kind in found))
         raise TensorError(f"tensor '{name}' of {datatype} has elements of {kinds}: expected {told}")

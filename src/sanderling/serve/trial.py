@@ -89,27 +89,7 @@ def try_policy(
     known = [arrival for arrival in arrivals if latencies.get(arrival.model)]
     if not known:
         raise DataError("no request has come in the last ten minutes that could be played again: send some first")
-    notes = []
-    devices: dict[str, TableDevice] = {}
-    for device in dict.fromkeys(device for measured in latencies.values() for device in measured):
-        thermal = fit_heat(
-            [
-                (each.devices[device].busy, each.devices[device].temperature_c)
-                for each in samples
-                if device in each.devices
-            ]
-        )
-        if thermal is None:
-            notes.append(f"the heat of {device} is not known: it stays cold here")
-        # r is in °C for full use, so a busy device draws one watt
-        devices[device] = TableDevice(
-            kind=kinds[device],
-            power_w=1.0,
-            idle_w=0.0,
-            thermal=thermal or Thermal(r_c_per_w=0.0),  # type: ignore[arg-type]
-        )
-    for device in kinds.keys() - devices.keys():
-        notes.append(f"no request ran on {device} yet: it is left out here")
+    devices, notes = _devices(latencies, kinds, samples)
     table = LatencyTable(
         source="measured while serving",
         devices=devices,
@@ -133,6 +113,25 @@ def try_policy(
         proposed=outcomes[1],
         notes=tuple(notes),
     )
+
+
+def _devices(
+    latencies: Mapping[str, Mapping[str, Mapping[int, float]]], kinds: Mapping[str, str], samples: Sequence[Sample]
+) -> tuple[dict[str, TableDevice], list[str]]:
+    """The devices that were measured, with their heat, and what is not known."""
+    notes = []
+    devices: dict[str, TableDevice] = {}
+    for device in dict.fromkeys(device for measured in latencies.values() for device in measured):
+        seconds = [each.devices[device] for each in samples if device in each.devices]
+        thermal = fit_heat([(second.busy, second.temperature_c) for second in seconds])
+        if thermal is None:
+            notes.append(f"the heat of {device} is not known: it stays cold here")
+            thermal = Thermal(r_c_per_w=0.0)
+        # r is in °C for full use: a busy device draws one watt here
+        described = {"kind": kinds[device], "power_w": 1.0, "idle_w": 0.0, "thermal": thermal}
+        devices[device] = TableDevice.model_validate(described)
+    notes += [f"no request ran on {device} yet: it is left out here" for device in kinds if device not in devices]
+    return devices, notes
 
 
 def trace_of_arrivals(arrivals: Sequence[Arrival], default_ms: float) -> Trace:

@@ -97,7 +97,7 @@ def check_detector(manifest: Manifest) -> None:
     if detector_classes(manifest.outputs) is None:
         raise OptionError(
             f"package '{manifest.name}' is no detector whose output can be read: outputs are "
-            f"{'; '.join(map(str, manifest.outputs))}; expected one of shape (N, 4 + classes, anchors), as YOLOv8 has it"
+            f"{'; '.join(map(str, manifest.outputs))}; expected (N, 4 + classes, anchors), as YOLOv8 has it"
         )
 
 

@@ -5,6 +5,7 @@ import time
 
 import pytest
 
+from sanderling.core.errors import QueueFullError
 from sanderling.core.progress import Event
 from sanderling.serve.data_plane import Finished
 from sanderling.serve.live import HISTORY_S, Live
@@ -168,3 +169,19 @@ def test_columns_fill_what_a_row_lacks():
 )
 def test_lane_names_are_taken_apart(name, parts):
     assert lane_parts(name) == parts
+
+
+def test_thirty_third_viewer_is_told_that_it_is_one_too_many(live):
+    async def watch():
+        viewers = [live.watch() for _ in range(32)]
+        for viewer in viewers[:31]:
+            await anext(viewer)
+        live.check_room()
+        await anext(viewers[31])
+        with pytest.raises(QueueFullError, match="32 pages watch"):
+            live.check_room()
+        for viewer in viewers:
+            await viewer.aclose()
+        live.check_room()
+
+    asyncio.run(watch())

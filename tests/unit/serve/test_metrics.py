@@ -104,7 +104,7 @@ def test_nothing_is_registered_globally(plane):
     assert not [name for name in REGISTRY._names_to_collectors if name.startswith("sanderling")]
 
 
-def test_two_servers_of_a_process_count_by_themselves(plane, tiny_package, ask):
+def test_two_servers_of_a_process_count_by_themselves(plane, ask):
     first = Metrics(plane)
     ask(plane)
     second = Metrics(plane)

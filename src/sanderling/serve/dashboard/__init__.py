@@ -62,6 +62,7 @@ def dashboard_routes(services: Services, live: Live, metrics: Metrics) -> list[R
         return _file(files, request.path_params["name"], request)
 
     async def stream(request: Request) -> Response:  # noqa: ARG001
+        live.check_room()
         headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no", "X-Content-Type-Options": "nosniff"}
         return StreamingResponse(live.watch(), media_type="text/event-stream", headers=headers)
 

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Hashable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from sanderling.core.errors import InputError, OptionError, TensorError, first_line
+from sanderling.core.errors import OptionError, TensorError, first_line
 from sanderling.core.tensor import Array
 from sanderling.run.results import Outputs
+from sanderling.serve.classification import classified
 from sanderling.serve.data_plane import DataPlane, ServedModel
+from sanderling.serve.errors import RequestError
 from sanderling.serve.grpc_ import inference_pb2 as messages
 from sanderling.serve.grpc_.wire import join_response, split_request
 from sanderling.serve.output_places import OutputPlaces
 from sanderling.serve.parameters import check_parameters, read_deadline_ms, read_priority
 from sanderling.serve.shared_memory import Place, SharedMemoryRegistry, place_of
-from sanderling.serve.tensors import datatype_of, decode_binary, decode_json, encode_binary
+from sanderling.serve.tensors import Buffer, datatype_of, decode_binary, decode_json, encode_binary
 
 if TYPE_CHECKING:
     Parameters = Mapping[str, messages.InferParameter]
@@ -38,6 +40,13 @@ _CONTENTS = {
 }
 
 
+class _Wanted(NamedTuple):
+    """How an output is asked for: the best classes instead of its scores, or a place in shared memory."""
+
+    classes: int = 0
+    place: Place | None = None
+
+
 class Inference:
     """One call of ``ModelInfer``, or one message of ``ModelStreamInfer``.
 
@@ -48,7 +57,7 @@ class Inference:
         header: the message without tensors.
 
     Raises:
-        InputError: it is no ``ModelInferRequest``.
+        RequestError: it is no ``ModelInferRequest``.
     """
 
     def __init__(self, message: bytes) -> None:
@@ -58,7 +67,7 @@ class Inference:
         try:
             self.header = messages.ModelInferRequest.FromString(rest)
         except DecodeError as error:
-            raise InputError(f"the request is no ModelInferRequest: {first_line(error)}") from error
+            raise RequestError(f"the request is no ModelInferRequest: {first_line(error)}") from error
 
     async def run(
         self,
@@ -66,18 +75,16 @@ class Inference:
         registry: SharedMemoryRegistry,
         *,
         left_ms: float | None = None,
-        stream: Hashable = None,
-    ) -> messages.ModelInferResponse | tuple[messages.ModelInferResponse, list[bytes | bytearray | memoryview]]:
+    ) -> bytes:
         """Run it; cancelling this frees its place in the queue.
 
         Args:
             plane: that has the model.
             registry: of shared memory.
             left_ms: of the call's deadline.
-            stream: whose order is kept.
 
         Returns:
-            The answer's message without its tensors, and those.
+            The answer, a ``ModelInferResponse``.
 
         Raises:
             SanderlingError: what was wrong.
@@ -90,14 +97,15 @@ class Inference:
         model = plane.model(header.model_name, header.model_version)
         feeds = self._feeds(registry)
         wanted = _wanted(header, model)
-        places = OutputPlaces({name: place for name, place in wanted.items() if place}, model.session, feeds, registry)
+        places = OutputPlaces(
+            {name: each.place for name, each in wanted.items() if each.place}, model.session, feeds, registry
+        )
         future = plane.submit(
             model,
             feeds,
             outputs=list(wanted),
             deadline_ms=deadline_ms,
             priority=priority,
-            stream=stream,
             buffers=places.buffers,
             pinned=bool(header.model_version),
         )
@@ -132,7 +140,7 @@ class Inference:
             if has_contents:
                 raise TensorError(f"input '{name}' has contents and a place in shared memory: send one of the two")
             data = registry.view(place.region, place.offset, place.size_bytes)
-            return decode_binary(name, tensor.datatype, shape, memoryview(data))
+            return decode_binary(name, tensor.datatype, shape, data)
         if not has_contents:
             view = next(raw, None)
             if view is None:
@@ -171,50 +179,48 @@ def _typed(name: str, tensor: messages.ModelInferRequest.InferInputTensor, shape
         raise TensorError(f"input '{name}' has {len(values)} elements: expected those of shape {shape}") from None
 
 
-def _wanted(header: messages.ModelInferRequest, model: ServedModel) -> dict[str, Place | None]:
-    """Outputs that the client asks for, all where it names none, and their places in shared memory."""
-    wanted: dict[str, Place | None] = {}
+def _wanted(header: messages.ModelInferRequest, model: ServedModel) -> dict[str, _Wanted]:
+    """Outputs that the client asks for by name, all where it names none."""
+    wanted: dict[str, _Wanted] = {}
     for each in header.outputs:
         parameters = plain(each.parameters)
-        if parameters.get("classification"):
-            raise OptionError(
-                f"output '{each.name[:80]}' is asked for with classification: ask for the tensor, and choose from it"
-            )
+        classes = parameters.get("classification", 0)
+        if type(classes) is not int or classes < 0:
+            raise OptionError(f"parameter classification is {classes!r:.60}: expected a whole number ≥ 0")
         if each.name in wanted:
             raise TensorError(f"output '{each.name[:80]}' is asked for twice")
-        wanted[each.name] = place_of(each.name, parameters)
+        wanted[each.name] = _Wanted(classes, place_of(each.name, parameters))
+        if classes and wanted[each.name].place:
+            raise TensorError(f"output '{each.name[:80]}' is asked for as classes: these go into the answer only")
     model.check_outputs(list(wanted))
-    return wanted or dict.fromkeys(spec.name for spec in model.session.outputs)
+    return wanted or {spec.name: _Wanted() for spec in model.session.outputs}
 
 
 def _answer(
     header: messages.ModelInferRequest,
     model: ServedModel,
     outputs: Outputs,
-    wanted: Mapping[str, Place | None],
+    wanted: Mapping[str, _Wanted],
     places: OutputPlaces,
-) -> tuple[messages.ModelInferResponse, list[bytes | bytearray | memoryview]]:
+) -> bytes:
     answer = messages.ModelInferResponse(model_name=model.name, model_version=model.version, id=header.id)
     if outputs.stale:
         answer.parameters["stale"].bool_param = True
     if outputs.tripped:
         answer.parameters["tripped"].string_param = outputs.tripped
     written = places.write(outputs)
-    tensors: list[bytes | bytearray | memoryview] = []
-    for name, place in wanted.items():
+    tensors: list[Buffer] = []
+    for name, each in wanted.items():
         array = outputs[name]
+        if each.classes:
+            array = classified(array, each.classes, model.session.manifest.labels)
         datatype = "BYTES" if array.dtype.kind in "OUS" else datatype_of(array.dtype.name)
         told = answer.outputs.add(name=name, datatype=datatype, shape=array.shape)
-        if place is None:
+        if each.place is None:
             tensors.append(encode_binary(array))
         else:
-            told.parameters["shared_memory_region"].string_param = place.region
-            told.parameters["shared_memory_offset"].int64_param = place.offset
+            told.parameters["shared_memory_region"].string_param = each.place.region
+            told.parameters["shared_memory_offset"].int64_param = each.place.offset
             told.parameters["shared_memory_byte_size"].int64_param = written[name]
             tensors.append(b"")  # clients count on one for every output
-    return answer, tensors
-
-
-def write_answer(answer: messages.ModelInferResponse, tensors: Sequence[bytes | bytearray | memoryview]) -> bytes:
-    """The message of an answer."""
     return join_response(answer.SerializeToString(), tensors)

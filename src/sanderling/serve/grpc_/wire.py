@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sanderling.core.errors import InputError
+from sanderling.serve.errors import RequestError
 
 _MOST_FIELDS = 8192  # of a message at its top: inputs, outputs, parameters and tensors
 _VARINT, _FIXED64, _LENGTH_DELIMITED, _FIXED32 = 0, 1, 2, 5
@@ -30,7 +30,7 @@ def split_request(message: bytes) -> tuple[bytes, list[memoryview]]:
         The message without ``raw_input_contents``, and views of those, in their order.
 
     Raises:
-        InputError: it is no message, or has more fields than any request.
+        RequestError: it is no message, or has more fields than any request.
     """
     view = memoryview(message)
     rest: list[memoryview] = []
@@ -47,7 +47,7 @@ def split_request(message: bytes) -> tuple[bytes, list[memoryview]]:
             rest.append(view[rest_from:at])
             rest_from = end
         at = end
-    raise InputError(f"the request has more than {_MOST_FIELDS} fields: send fewer tensors and parameters at a time")
+    raise RequestError(f"the request has more than {_MOST_FIELDS} fields: send fewer tensors and parameters at a time")
 
 
 def join_response(header: bytes, tensors: Sequence[bytes | bytearray | memoryview]) -> bytes:
@@ -79,9 +79,9 @@ def _extent(message: bytes, wire_type: int, begin: int) -> tuple[int, int]:
     elif wire_type in _FIXED_BYTES:
         end = begin + _FIXED_BYTES[wire_type]
     else:
-        raise InputError(f"the request is no ModelInferRequest: it has a field of wire type {wire_type}")
+        raise RequestError(f"the request is no ModelInferRequest: it has a field of wire type {wire_type}")
     if end > len(message):
-        raise InputError(f"the request is no ModelInferRequest: a field ends at byte {end} of {len(message)}")
+        raise RequestError(f"the request is no ModelInferRequest: a field ends at byte {end} of {len(message)}")
     return begin, end
 
 
@@ -92,7 +92,7 @@ def _read_varint(message: bytes, at: int) -> tuple[int, int]:
         value |= (byte & 0x7F) << 7 * index
         if byte < 0x80:
             return value, at + index + 1
-    raise InputError(f"the request is no ModelInferRequest: the number at byte {at} does not end")
+    raise RequestError(f"the request is no ModelInferRequest: the number at byte {at} does not end")
 
 
 def _prefix(tag: int, size: int) -> bytes:

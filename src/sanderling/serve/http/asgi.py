@@ -127,7 +127,7 @@ class AsgiExchange:
         self._is_started = True
         kept = [(name, value) for name, value in headers if name.lower() not in _OWN_HEADERS]
         has_length = any(name.lower() == b"content-length" for name, _ in kept)
-        has_body = status >= 200 and status not in (204, 304)  # noqa: PLR2004
+        has_body = status >= 200 and status not in (204, 304)
         connection = self._connection
         if has_body and not has_length:
             if connection.is_old:

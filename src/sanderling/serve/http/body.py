@@ -32,7 +32,7 @@ class SizedBody:
     def __init__(self, size: int, aligned_at: int = 0) -> None:
         block = np.empty(size + ALIGNMENT, np.uint8)
         skipped = -(block.ctypes.data + aligned_at) % ALIGNMENT
-        self.data = memoryview(block)[skipped : skipped + size]
+        self.data = block.data[skipped : skipped + size]
         self.filled = 0
 
     @property

@@ -111,6 +111,8 @@ def parse_head(data: bytes, limits: Limits, receiver: Head | None = None) -> Hea
         pass  # the client offers another protocol, and we stay with this one
     except httptools.HttpParserError as error:
         raise RequestError(f"this is no HTTP request: {error}") from None
+    if not head.method:
+        raise RequestError("this is no HTTP/1 request: its head has no end")
     if len(head.headers) > limits.headers:
         raise HeadersTooLargeError(f"the request has {len(head.headers)} headers: at most {limits.headers} are taken")
     head.named = dict(head.headers)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from sanderling.core.errors import SanderlingError
 from sanderling.core.tensor import Feeds
 from sanderling.run.results import Outputs
-from sanderling.serve.data_plane import ServedModel
+from sanderling.serve.data_plane import ServedModel, explained
 from sanderling.serve.http.body import unpack
 from sanderling.serve.http.head import Head
 from sanderling.serve.http.inference import InferRequest, read_request, write_response
@@ -126,8 +126,8 @@ class InferExchange:
             outputs = future.result(0)
             written = self._places.write(outputs)
             text, tails = write_response(self._model, self._request, outputs, written)
-        except (CancelledError, Exception) as error:  # noqa: BLE001
-            self._fail(error)
+        except (CancelledError, Exception) as error:  # noqa: BLE001 - the client is told, and the server goes on
+            self._fail(explained(error, self._request.feeds))
             return
         self._is_over = True
         self._connection.finish(self._answer(text, tails))

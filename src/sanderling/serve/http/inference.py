@@ -7,15 +7,15 @@ Source: Open Inference Protocol, REST; Triton's extensions "binary tensor data",
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 
 from sanderling.core.errors import TensorError
 from sanderling.core.tensor import Array
 from sanderling.run.results import Outputs
+from sanderling.serve.classification import classified
 from sanderling.serve.errors import RequestError
 from sanderling.serve.parameters import check_parameters, read_deadline_ms, read_priority
 from sanderling.serve.shared_memory import Place, SharedMemoryRegistry, place_of
@@ -159,32 +159,6 @@ def write_response(
     return json.dumps(answer, separators=(",", ":"), allow_nan=False).encode(), tails
 
 
-def classified(scores: Array, classes: int, labels: Sequence[str] | None) -> Array:
-    """The best classes of every row, as ``score:index:label``.
-
-    Args:
-        scores: numbers, shape (N, …).
-        classes: how many of each row.
-        labels: by index.
-
-    Returns:
-        Objects of ``bytes``, shape (N, classes).
-
-    Raises:
-        TensorError: the output has no numbers.
-    """
-    if scores.dtype.kind not in "fiu" or not scores.ndim:
-        raise TensorError(f"an output of {scores.dtype.name}{list(scores.shape)} has no classes")
-    rows = scores.reshape(len(scores), -1)
-    count = min(classes, rows.shape[1])
-    found = np.empty((len(rows), count), object)
-    for row, values in enumerate(rows):
-        for place, index in enumerate(np.argsort(-values.astype(np.float64), kind="stable")[:count]):
-            label = f":{labels[index]}" if labels and index < len(labels) else ""
-            found[row, place] = f"{float(values[index]):f}:{index}{label}".encode()
-    return found
-
-
 class _Tensors:
     """Reads inputs one after the other; those that come as bytes lie in their order behind the JSON."""
 
@@ -203,7 +177,7 @@ class _Tensors:
             raise RequestError("an input needs 'name' and 'datatype', both strings")
         if name in self.feeds:
             raise RequestError(f"input '{name}' is there twice")
-        shape = entry.get("shape")
+        shape: Any = entry.get("shape")
         element_count(name, shape)
         parameters = _parameters(entry)
         place = place_of(name, parameters)

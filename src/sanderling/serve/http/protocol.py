@@ -10,7 +10,7 @@ import asyncio
 import enum
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol, cast
 
 from sanderling.core.errors import SanderlingError
 from sanderling.serve.errors import HeadersTooLargeError, NotReadyError, RequestError, TooSlowError, code_of
@@ -93,8 +93,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Called by the loop."""
-        assert isinstance(transport, asyncio.Transport)
-        self.transport = transport
+        self.transport = cast("asyncio.Transport", transport)
         self._wait(self.server.limits.idle_s)
         if not self.server.admit(self):
             self.refuse(NotReadyError("the server has as many connections as it takes: try again later"))
@@ -127,7 +126,7 @@ class Connection(asyncio.BufferedProtocol):
             self._wait(self.server.limits.idle_s)
         self._pump()
 
-    def get_buffer(self, sizehint: int) -> Any:  # noqa: ARG002
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002
         """Called by the loop: where the next bytes go."""
         if self._state is _State.BODY:
             assert self._body is not None

@@ -219,9 +219,9 @@ async def _on_http(request: Request, error: Exception) -> Response:
     """The framework's own errors: an unknown route, or a method that it does not know."""
     assert isinstance(error, HTTPException)
     shown = request.url.path[:200]
-    if error.status_code == 405:  # noqa: PLR2004
+    if error.status_code == 405:
         ours: SanderlingError = MethodError(f"{shown} does not know {request.method}")
-    elif error.status_code == 404:  # noqa: PLR2004
+    elif error.status_code == 404:
         ours = NotFoundError(f"there is no {shown} here: routes are those of the Open Inference Protocol, under /v2")
     else:
         ours = RequestError(str(error.detail))

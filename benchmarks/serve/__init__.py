@@ -1,0 +1,1 @@
+"""How quickly packages are served."""

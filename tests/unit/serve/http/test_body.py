@@ -1,0 +1,52 @@
+from __future__ import annotations
+
+import gzip
+import zlib
+
+import numpy as np
+import pytest
+
+from sanderling.serve.errors import MediaError, RequestError, TooLargeError
+from sanderling.serve.http.body import ALIGNMENT, SizedBody, unpack
+
+
+@pytest.mark.parametrize("aligned_at", [0, 1, 37, 200])
+def test_the_first_tensor_of_a_body_is_aligned(aligned_at):
+    body = SizedBody(1000, aligned_at)
+    assert len(body.data) == 1000
+    assert (np.frombuffer(body.data, np.uint8).ctypes.data + aligned_at) % ALIGNMENT == 0
+
+
+def test_a_body_takes_what_fits_and_no_more():
+    body = SizedBody(5)
+    assert body.put(b"abc") == 3
+    assert not body.is_whole
+    assert body.put(b"defgh") == 2
+    assert body.is_whole
+    assert bytes(body.data) == b"abcde"
+    assert len(body.room()) == 0
+
+
+@pytest.mark.parametrize(("encoding", "pack"), [(b"gzip", gzip.compress), (b"deflate", zlib.compress)])
+def test_a_packed_body_is_unpacked(encoding, pack):
+    data = np.random.default_rng(0).bytes(3_000_000)
+    assert unpack(pack(data), encoding, 4_000_000) == data
+    with pytest.raises(TooLargeError, match="at most 1000 are taken"):
+        unpack(pack(data), encoding, 1000)
+
+
+def test_a_bomb_is_unpacked_no_further_than_the_limit():
+    bomb = zlib.compress(bytes(200_000_000), 9)
+    with pytest.raises(TooLargeError, match="1000001 bytes or more"):
+        unpack(bomb, b"deflate", 1_000_000)
+
+
+@pytest.mark.parametrize("data", [b"", b"nonsense", gzip.compress(b"x" * 100)[:-5], gzip.compress(b"x") + b"more"])
+def test_a_broken_packed_body_is_refused(data):
+    with pytest.raises(RequestError):
+        unpack(data, b"gzip", 1000)
+
+
+def test_an_unknown_encoding_is_refused():
+    with pytest.raises(MediaError, match="'br' is not understood: expected gzip or deflate"):
+        unpack(b"", b"br", 1000)
