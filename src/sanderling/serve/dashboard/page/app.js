@@ -149,7 +149,6 @@ function renderHeat(samples, seen, span) {
     }
     return { name: label(model.key), bands };
   });
-  heat.place.classList.toggle("many", rows.length > 3);
   const used = new Set(chosen().flatMap((model) => model.lanes.map((name) => lane(name).device)));
   const shown = devices.filter((device) => used.has(device.name)).map((device) => ({
     name: device.name,
@@ -163,7 +162,9 @@ function renderHeat(samples, seen, span) {
     ],
   }));
   const marks = switches.filter((event) => !event.model || keys.has(event.model));
-  heat.update({ ...span, rows, devices: shown, switches: marks.map((event) => ({ at: event.at_s, text: `${clock(event.at_s)} ${what(event)}: ${event.reason}` })) });
+  const warm = shown.some((device) => device.points.some(([, value]) => value !== null && value !== undefined));
+  heat.place.classList.toggle("cold", !warm && rows.length < 3);
+  heat.update({ ...span, warm, rows, devices: shown, switches: marks.map((event) => ({ at: event.at_s, text: `${clock(event.at_s)} ${what(event)}: ${event.reason}` })) });
   legend("heat", shown.map((device) => [device.name, device.css, `${device.now === "–" ? "" : `${device.now}, `}${device.busy === undefined ? "–" : `${Math.round(100 * device.busy)} % busy`}`, "wide"]));
 }
 
@@ -174,7 +175,7 @@ function renderLines(samples, seen, span) {
   const empty = "No requests in this time";
   const flow = [{ name: "all", css: "mark", filled: true, now: digits(now.requests ?? 0), points: points((part) => part.requests) }];
   if (failing) flow.push({ name: "failed", css: "bad", now: digits(now.failed ?? 0), points: points((part) => part.failed) });
-  requests.update({ ...span, lines: flow, empty: "Waiting for the first second" });
+  requests.update({ ...span, lines: flow, least: 10, empty: "Waiting for the first second" });
   legend("requests", flow.map((line) => [line.name, line.css, `${line.now} /s`]));
   const times = ["p99", "p95", "p50"].map((name) => ({ name, css: name, now: `${digits(now[`${name}_ms`])} ms`, points: points((part) => part[`${name}_ms`]) }));
   latency.update({ ...span, lines: times, empty });

@@ -1,5 +1,7 @@
 // Pictures as plain SVG in the page's colours. All time charts share one gutter and one cursor.
 
+import { clock } from "./format.js";
+
 const LEFT = 46, RIGHT = 14, TOP = 10, FLOOR = 24;
 const GAP_S = 3.5;
 const pointed = { at: null, listeners: new Set() };
@@ -184,8 +186,12 @@ class OverTime extends Plot {
 
   hair(top, floor) {
     if (pointed.at === null || !this.view || pointed.at < this.view.from || pointed.at > this.view.to) return [];
-    const x = this.x(pointed.at).toFixed(1);
-    return [drawn("line", { class: "cursor", x1: x, x2: x, y1: top, y2: floor })];
+    const x = this.x(pointed.at), right = x > this.width - RIGHT - 60;
+    const place = { x: (x + (right ? -5 : 5)).toFixed(1), y: top + 10, "text-anchor": right ? "end" : "start" };
+    return [
+      drawn("line", { class: "cursor", x1: x.toFixed(1), x2: x.toFixed(1), y1: top, y2: floor }),
+      drawn("text", { class: "cursor-time", ...place }, clock(pointed.at)),
+    ];
   }
 
   get gap() {
@@ -220,7 +226,7 @@ export class Lines extends OverTime {
 }
 
 // Which device ran each model, and below it how warm the devices were.
-// view: {from, to, rows: [{name, bands: [{from, to, css, text, why}]}], devices: [{name, css, points, limits}], switches}
+// view: {from, to, warm, rows: [{name, bands: [{from, to, css, text, why}]}], devices: [{name, css, points, limits}], switches}
 export class Heat extends OverTime {
   redraw() {
     const view = this.view;
@@ -229,16 +235,15 @@ export class Heat extends OverTime {
     const rowsFloor = TOP + view.rows.length * tall;
     const top = rowsFloor + 20, floor = this.height - FLOOR;
     const parts = [this.clipping(0, floor + 1)];
-    const warm = view.devices.some((device) => device.points.some(([, value]) => value !== null && value !== undefined));
-    if (warm && floor - top > 40) parts.push(...this.heat(view, top, floor));
-    else if (floor - top > 40) parts.push(this.unknown(top, floor));
+    if (view.warm && floor - top > 40) parts.push(...this.heat(view, top, floor));
+    else if (view.rows.length) parts.push(this.unknown(rowsFloor, floor));
     view.rows.forEach((row, index) => parts.push(...this.bands(row, TOP + index * tall, tall)));
     for (const change of view.switches) {
       const x = this.x(change.at).toFixed(1);
       const tip = drawn("title", {}, change.text);
       parts.push(drawn("line", { class: "switch", x1: x, x2: x, y1: TOP + 14, y2: floor }, tip));
     }
-    parts.push(...this.time(floor), ...this.hair(TOP, floor));
+    parts.push(...this.time(floor), ...this.hair(TOP - 4, floor));
     if (!view.rows.length) parts.push(this.nothing("No model is loaded"));
     const places = view.rows.map((row) => `${row.name} on ${row.bands.at(-1)?.text ?? "nothing"}`);
     const heat = view.devices.filter((device) => device.now !== "–").map((device) => `${device.name} ${device.now}`);
@@ -284,7 +289,7 @@ export class Heat extends OverTime {
   }
 
   unknown(top, floor) {
-    return drawn("text", { class: "nothing", x: (LEFT + this.width - RIGHT) / 2, y: (top + floor) / 2, "text-anchor": "middle" }, "No sensor shows these devices' temperatures");
+    return drawn("text", { class: "nothing", x: (LEFT + this.width - RIGHT) / 2, y: (top + floor) / 2 + 4, "text-anchor": "middle" }, "No sensor shows these devices' temperatures");
   }
 }
 
