@@ -12,14 +12,18 @@ import numpy as np
 import pytest
 import tritonclient.grpc as client
 import tritonclient.grpc.aio as aio_client
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from tritonclient.utils import InferenceServerException, shared_memory
 
 from sanderling.api import build
-from sanderling.core.errors import OptionError
+from sanderling.core.errors import OptionError, SanderlingError
 from sanderling.run.pool import Pool
 from sanderling.run.session import Session
 from sanderling.serve.data_plane import DataPlane
-from sanderling.serve.errors import NotFoundError
+from sanderling.serve.errors import NotFoundError, code_of
+from sanderling.serve.grpc_ import inference_pb2
+from sanderling.serve.grpc_.inference import Inference
 from sanderling.serve.settings import Limits
 from sanderling.serve.shared_memory import ANY_KEY, SharedMemoryRegistry
 from tests.engines import Script, When, scripted_session, wait_until
@@ -114,7 +118,7 @@ def expected(plane: DataPlane, image: np.ndarray) -> np.ndarray:
     return session.run(image)["scores"]
 
 
-def given(array: np.ndarray, name: str = "image", datatype: str = "FP32") -> client.InferInput:
+def sent(array: np.ndarray, name: str = "image", datatype: str = "FP32") -> client.InferInput:
     tensor = client.InferInput(name, list(array.shape), datatype)
     tensor.set_data_from_numpy(array)
     return tensor
@@ -156,7 +160,7 @@ def test_configuration_leaves_the_rows_out_of_shapes(triton):
 @pytest.mark.parametrize("rows", [1, 3, 8])
 def test_infer_gives_the_sessions_numbers(triton, plane, rows):
     image = images(rows)
-    result = triton.infer("image", [given(image)], request_id="7")
+    result = triton.infer("image", [sent(image)], request_id="7")
     np.testing.assert_allclose(result.as_numpy("scores"), expected(plane, image), rtol=1e-5)
     response = result.get_response()
     assert (response.id, response.model_name, response.model_version) == ("7", "image", "1")
@@ -165,7 +169,7 @@ def test_infer_gives_the_sessions_numbers(triton, plane, rows):
 def test_version_outputs_priority_timeout_and_own_parameters_are_taken(triton):
     names = [each["name"] for each in triton.get_model_metadata("sum", as_json=True)["outputs"]]
     inputs = [each["name"] for each in triton.get_model_metadata("sum", as_json=True)["inputs"]]
-    tensors = [given(np.full((2, 3), 1 + index, np.float32), name) for index, name in enumerate(inputs)]
+    tensors = [sent(np.full((2, 3), 1 + index, np.float32), name) for index, name in enumerate(inputs)]
     result = triton.infer(
         "sum",
         tensors,
@@ -182,14 +186,14 @@ def test_version_outputs_priority_timeout_and_own_parameters_are_taken(triton):
 
 
 def test_classes_are_told_instead_of_scores(triton, plane):
-    result = triton.infer("image", [given(images(2))], outputs=[client.InferRequestedOutput("scores", class_count=2)])
+    result = triton.infer("image", [sent(images(2))], outputs=[client.InferRequestedOutput("scores", class_count=2)])
     scores = expected(plane, images(2))
     told = [[int(text.decode().split(":")[1]) for text in row] for row in result.as_numpy("scores")]
     assert told == np.argsort(-scores, axis=1)[:, :2].tolist()
 
 
 def test_compressed_request_is_read(triton, plane):
-    result = triton.infer("image", [given(images())], compression_algorithm="gzip")
+    result = triton.infer("image", [sent(images())], compression_algorithm="gzip")
     np.testing.assert_allclose(result.as_numpy("scores"), expected(plane, images()), rtol=1e-5)
 
 
@@ -198,7 +202,7 @@ def test_async_infer_answers_each_its_own(triton, plane):
     for seed in range(20):
         triton.async_infer(
             "image",
-            [given(images(seed=seed))],
+            [sent(images(seed=seed))],
             request_id=str(seed),
             callback=lambda result, error: answers.put((result, error)),
         )
@@ -214,7 +218,7 @@ def test_stream_answers_in_order_and_goes_on_after_an_error(triton, plane):
     triton.start_stream(callback=lambda result, error: answers.put((result, error)))
     for seed in range(100):
         name = "other" if seed == 5 else "image"
-        triton.async_stream_infer(name, [given(images(seed=seed))], request_id=str(seed))
+        triton.async_stream_infer(name, [sent(images(seed=seed))], request_id=str(seed))
     for seed in range(100):
         result, error = answers.get(timeout=20)
         if seed == 5:
@@ -230,11 +234,11 @@ def test_asyncio_client(address, plane):
     async def calls() -> list[np.ndarray]:
         async with aio_client.InferenceServerClient(address) as triton:
             assert await triton.is_server_ready()
-            results = await asyncio.gather(*(triton.infer("image", [given(images(seed=seed))]) for seed in range(8)))
+            results = await asyncio.gather(*(triton.infer("image", [sent(images(seed=seed))]) for seed in range(8)))
 
             async def requests():
                 for seed in range(8):
-                    yield {"model_name": "image", "inputs": [given(images(seed=seed))], "request_id": str(seed)}
+                    yield {"model_name": "image", "inputs": [sent(images(seed=seed))], "request_id": str(seed)}
 
             streamed = [answer async for answer in triton.stream_infer(requests())]
             assert [result.get_response().id for result, _ in streamed] == list(map(str, range(8)))
@@ -246,8 +250,8 @@ def test_asyncio_client(address, plane):
 
 def test_statistics_count_requests_and_rows(triton):
     before = triton.get_inference_statistics("image", "1").model_stats[0]
-    triton.infer("image", [given(images(3))])
-    fails(lambda: triton.infer("image", [given(images()[:, :2])]), "INVALID_ARGUMENT", "axis 1 must be 3")
+    triton.infer("image", [sent(images(3))])
+    fails(lambda: triton.infer("image", [sent(images()[:, :2])]), "INVALID_ARGUMENT", "axis 1 must be 3")
     after = triton.get_inference_statistics("image", "1").model_stats[0]
     assert after.inference_count - before.inference_count == 3
     assert after.inference_stats.success.count - before.inference_stats.success.count == 1
@@ -362,7 +366,7 @@ def test_region_may_begin_anywhere_in_its_object(triton, plane):
 
 def test_one_output_in_shared_memory_and_one_in_the_answer(triton):
     metadata = triton.get_model_metadata("sum", as_json=True)
-    tensors = [given(np.full((2, 3), 1 + i, np.float32), each["name"]) for i, each in enumerate(metadata["inputs"])]
+    tensors = [sent(np.full((2, 3), 1 + i, np.float32), each["name"]) for i, each in enumerate(metadata["inputs"])]
     first, second = (each["name"] for each in metadata["outputs"])
     plain = triton.infer("sum", tensors)
     with region(triton, 64) as (name, handle):
@@ -407,9 +411,9 @@ def test_input_that_does_not_lie_in_its_region_is_refused(triton, offset, size_b
 def test_output_larger_than_its_place_is_refused(triton):
     with region(triton, 64) as (name, _):
         outputs = [lent_output("scores", name, 31)]
-        fails(lambda: triton.infer("image", [given(images(2))], outputs=outputs), "INVALID_ARGUMENT", "takes 32 bytes")
+        fails(lambda: triton.infer("image", [sent(images(2))], outputs=outputs), "INVALID_ARGUMENT", "takes 32 bytes")
         outputs = [lent_output("scores", name, 64, offset=1)]
-        fails(lambda: triton.infer("image", [given(images(2))], outputs=outputs), "INVALID_ARGUMENT", "do not lie in")
+        fails(lambda: triton.infer("image", [sent(images(2))], outputs=outputs), "INVALID_ARGUMENT", "do not lie in")
 
 
 def test_output_over_its_input_is_refused(triton):
@@ -453,30 +457,30 @@ def test_server_that_allows_no_shared_memory_says_so(plane):
 @pytest.mark.parametrize(
     ("call", "status", "told"),
     [
-        (lambda t: t.infer("other", [given(images())]), "NOT_FOUND", "available are image, sum"),
-        (lambda t: t.infer("image", [given(images())], model_version="9"), "NOT_FOUND", "available are 1, 2"),
+        (lambda t: t.infer("other", [sent(images())]), "NOT_FOUND", "available are image, sum"),
+        (lambda t: t.infer("image", [sent(images())], model_version="9"), "NOT_FOUND", "available are 1, 2"),
         (lambda t: t.get_model_metadata("other"), "NOT_FOUND", "available are image, sum"),
         (lambda t: t.get_model_config("image", "9"), "NOT_FOUND", "available are 1, 2"),
         (lambda t: t.get_inference_statistics("other"), "NOT_FOUND", "available are image, sum"),
-        (lambda t: t.infer("image", [given(images(), "picture")]), "INVALID_ARGUMENT", "unknown input .'picture'"),
+        (lambda t: t.infer("image", [sent(images(), "picture")]), "INVALID_ARGUMENT", "unknown input .'picture'"),
         (lambda t: t.infer("image", []), "INVALID_ARGUMENT", "missing input .'image'"),
-        (lambda t: t.infer("image", [given(images()), given(images())]), "INVALID_ARGUMENT", "was sent twice"),
-        (lambda t: t.infer("image", [given(images()[0])]), "INVALID_ARGUMENT", "expected 4 axes"),
-        (lambda t: t.infer("image", [given(images(0))]), "INVALID_ARGUMENT", "0 rows: expected at least 1"),
+        (lambda t: t.infer("image", [sent(images()), sent(images())]), "INVALID_ARGUMENT", "was sent twice"),
+        (lambda t: t.infer("image", [sent(images()[0])]), "INVALID_ARGUMENT", "expected 4 axes"),
+        (lambda t: t.infer("image", [sent(images(0))]), "INVALID_ARGUMENT", "0 rows: expected at least 1"),
         (
-            lambda t: t.infer("image", [given(images().astype(np.float64), datatype="FP64")]),
+            lambda t: t.infer("image", [sent(images().astype(np.float64), datatype="FP64")]),
             "INVALID_ARGUMENT",
             "dtype float64: expected float32",
         ),
         (
-            lambda t: t.infer("image", [given(images())], outputs=[client.InferRequestedOutput("other")]),
+            lambda t: t.infer("image", [sent(images())], outputs=[client.InferRequestedOutput("other")]),
             "INVALID_ARGUMENT",
             "no output 'other': available are scores",
         ),
-        (lambda t: t.infer("image", [given(images())], sequence_id=5), "INVALID_ARGUMENT", "sequence_id"),
-        (lambda t: t.infer("image", [given(images())], timeout=-1), "INVALID_ARGUMENT", "timeout is -1"),
+        (lambda t: t.infer("image", [sent(images())], sequence_id=5), "INVALID_ARGUMENT", "sequence_id"),
+        (lambda t: t.infer("image", [sent(images())], timeout=-1), "INVALID_ARGUMENT", "timeout is -1"),
         (
-            lambda t: t.infer("image", [given(images())], outputs=[client.InferRequestedOutput("scores")] * 2),
+            lambda t: t.infer("image", [sent(images())], outputs=[client.InferRequestedOutput("scores")] * 2),
             "INVALID_ARGUMENT",
             "asked for twice",
         ),
@@ -588,12 +592,12 @@ def test_bytes_that_are_no_message_are_refused(address, call):
 
 def test_message_over_the_limit_is_refused_also_when_it_is_compressed(plane):
     with serving(plane, limits=Limits(body_bytes=100_000)) as address, client.InferenceServerClient(address) as triton:
-        large = [given(np.zeros((200, 3, 8, 8), np.float32))]
+        large = [sent(np.zeros((200, 3, 8, 8), np.float32))]
         fails(lambda: triton.infer("image", large), "RESOURCE_EXHAUSTED", "larger than max")
         fails(
             lambda: triton.infer("image", large, compression_algorithm="gzip"), "RESOURCE_EXHAUSTED", "larger than max"
         )
-        assert triton.infer("image", [given(images())]).as_numpy("scores").shape == (1, 4)
+        assert triton.infer("image", [sent(images())]).as_numpy("scores").shape == (1, 4)
 
 
 def test_port_that_is_taken_is_told(plane, address):
@@ -606,15 +610,15 @@ def test_port_that_is_taken_is_told(plane, address):
 
 def test_deadline_of_the_call_reaches_the_scheduler(packages):
     with slow(packages["image"], hangs=When(numbers=(1,))) as (triton, plane, script):
-        first = triton.async_infer("image", [given(images())], callback=lambda **_: None)
+        first = triton.async_infer("image", [sent(images())], callback=lambda **_: None)
         wait_until(lambda: script.rows)
         fails(
-            lambda: triton.infer("image", [given(images())], client_timeout=0.2),
+            lambda: triton.infer("image", [sent(images())], client_timeout=0.2),
             "DEADLINE_EXCEEDED",
             "Deadline Exceeded|cannot be finished in time",
         )
         fails(
-            lambda: triton.infer("image", [given(images())], timeout=100_000),
+            lambda: triton.infer("image", [sent(images())], timeout=100_000),
             "DEADLINE_EXCEEDED",
             "cannot be finished in time",
         )
@@ -628,7 +632,7 @@ def test_client_that_cancels_frees_its_place(packages):
     with slow(packages["image"], hangs=When(numbers=(1,))) as (triton, plane, script):
         answers: queue.Queue = queue.Queue()
         contexts = [
-            triton.async_infer("image", [given(images())], callback=lambda result, error: answers.put((result, error)))
+            triton.async_infer("image", [sent(images())], callback=lambda result, error: answers.put((result, error)))
             for _ in range(3)
         ]
         wait_until(lambda: script.rows and plane.pending == 3)
@@ -647,22 +651,96 @@ def test_stream_that_is_cut_off_frees_its_places(packages):
     with slow(packages["image"], hangs=When(numbers=(1,))) as (triton, plane, script):
         triton.start_stream(callback=lambda **_: None)
         for _ in range(5):
-            triton.async_stream_infer("image", [given(images())])
+            triton.async_stream_infer("image", [sent(images())])
         wait_until(lambda: plane.pending == 5)
         triton.stop_stream(cancel_requests=True)
         wait_until(lambda: plane.pending == 1)
         script.release.set()
         wait_until(lambda: plane.pending == 0)
-        assert triton.infer("image", [given(images())]).as_numpy("scores").shape == (1, 4)
+        assert triton.infer("image", [sent(images())]).as_numpy("scores").shape == (1, 4)
 
 
 def test_engine_that_fails_is_an_internal_error(packages):
     with slow(packages["image"], fails=When(every=True)) as (triton, _, _):
-        fails(lambda: triton.infer("image", [given(images())]), "INTERNAL", "fails")
+        fails(lambda: triton.infer("image", [sent(images())]), "INTERNAL", "fails")
 
 
 def test_server_that_shuts_down_takes_no_more(packages):
     with slow(packages["image"]) as (triton, plane, _):
         plane.is_accepting = False
         assert not triton.is_server_ready()
-        fails(lambda: triton.infer("image", [given(images())]), "UNAVAILABLE", "shuts down")
+        fails(lambda: triton.infer("image", [sent(images())]), "UNAVAILABLE", "shuts down")
+
+
+DATATYPES = st.sampled_from(["FP32", "FP16", "BF16", "INT8", "UINT64", "BOOL", "BYTES", "", "FP33"])
+SIZES = st.sampled_from([0, 1, 2, 3, 4, 8, -1, 1 << 31, 1 << 62])
+WHOLE = st.sampled_from([0, 1, 4, 768, -1, 1 << 62])
+NAMES = st.sampled_from(["image", "scores", "", "other", "region"])
+
+
+@st.composite
+def parameters(draw, keys):
+    made = {}
+    for key in draw(st.lists(st.sampled_from(keys), max_size=3)):
+        made[key] = inference_pb2.InferParameter()
+        kind = draw(st.sampled_from(["int64_param", "string_param", "bool_param", "double_param", ""]))
+        if kind == "int64_param":
+            made[key].int64_param = draw(WHOLE)
+        elif kind == "string_param":
+            made[key].string_param = draw(NAMES)
+        elif kind == "bool_param":
+            made[key].bool_param = draw(st.booleans())
+        elif kind:
+            made[key].double_param = draw(st.floats())
+    return made
+
+
+PLACES = ["shared_memory_region", "shared_memory_byte_size", "shared_memory_offset", "classification", "own"]
+
+
+def mostly(right, other):
+    """What is right in four of five draws, so that a request is wrong in one or two things."""
+    return st.integers(0, 4).flatmap(lambda number: other if number == 4 else st.just(right))
+
+
+@st.composite
+def requests(draw):
+    version = draw(mostly("", st.sampled_from(["2", "x"])))
+    request = inference_pb2.ModelInferRequest(model_name="image", model_version=version)
+    for key, value in draw(mostly({}, parameters(["timeout", "priority", "sequence_id", "own"]))).items():
+        request.parameters[key].CopyFrom(value)
+    for _ in range(draw(mostly(1, st.integers(0, 2)))):
+        shape = draw(mostly([1, 3, 8, 8], st.lists(SIZES, max_size=5)))
+        name, datatype = draw(mostly("image", NAMES)), draw(mostly("FP32", DATATYPES))
+        tensor = request.inputs.add(name=name, datatype=datatype, shape=shape)
+        for key, value in draw(mostly({}, parameters(PLACES))).items():
+            tensor.parameters[key].CopyFrom(value)
+        for field, value in (("fp32_contents", 0.5), ("bytes_contents", b"\xff")):
+            count = draw(mostly(0, st.sampled_from([1, 192])))
+            if count:
+                getattr(tensor.contents, field).extend([value] * count)
+    for _ in range(draw(st.integers(0, 1))):
+        output = request.outputs.add(name=draw(mostly("scores", NAMES)))
+        for key, value in draw(mostly({}, parameters(PLACES))).items():
+            output.parameters[key].CopyFrom(value)
+    sizes = draw(mostly([768], st.lists(st.sampled_from([0, 1, 4, 384, 768]), max_size=3)))
+    request.raw_input_contents.extend(draw(st.sampled_from([b"\0", b"?"])) * size for size in sizes)
+    return request.SerializeToString()
+
+
+@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(message=requests())
+def test_any_request_gets_an_answer_or_an_error_of_ours(plane, message):
+    memory = SharedMemoryRegistry(ANY_KEY)
+    path = Path(f"/dev/shm/sanderling-test-{uuid.uuid4().hex}")
+    path.write_bytes(bytes(1024))
+    memory.register("region", f"/{path.name}", offset=0, size_bytes=1000)
+    codes = []
+    try:
+        answer = asyncio.run(Inference(message).run(plane, memory))
+        assert client.service_pb2.ModelInferResponse.FromString(answer).model_name == "image"
+    except SanderlingError as error:
+        codes.append(code_of(error).grpc)
+    finally:
+        path.unlink()
+    assert "INTERNAL" not in codes
