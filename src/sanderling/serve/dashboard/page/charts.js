@@ -4,6 +4,7 @@ import { clock } from "./format.js";
 
 const LEFT = 46, RIGHT = 14, TOP = 10, FLOOR = 24;
 const GAP_S = 3.5;
+const PEAKS = 2.5; // times what 95 % stay below: higher ones are cut off, and said to be, so that the rest can be read
 const pointed = { at: null, listeners: new Set() };
 let numbers = 0;
 
@@ -50,6 +51,11 @@ function steps(low, high, most) {
 function niceStep(value) {
   const power = 10 ** Math.floor(Math.log10(value));
   return [1, 2, 2.5, 5, 10].map((factor) => power * factor).find((step) => step >= value * 0.999);
+}
+
+// The value that so much of all is not above.
+function share(values, part) {
+  return values.toSorted((one, other) => one - other)[Math.floor(part * (values.length - 1))] ?? 0;
 }
 
 function plain(value) {
@@ -205,9 +211,10 @@ export class Lines extends OverTime {
     const view = this.view;
     if (!view) return;
     const floor = this.height - FLOOR;
-    const seen = view.lines.flatMap((line) => line.points.map(([, value]) => value ?? 0));
-    const high = niceEnd(Math.max(view.least ?? 0, ...seen));
-    const some = view.lines.some((line) => line.points.some(([, value]) => value !== null && value !== undefined));
+    const seen = view.lines.flatMap((line) => line.points.map(([, value]) => value)).filter((value) => value !== null && value !== undefined);
+    const peak = Math.max(view.least ?? 0, ...seen);
+    const high = niceEnd(Math.max(view.least ?? 0, Math.min(peak, PEAKS * share(seen, 0.95)) || peak));
+    const some = seen.length > 0;
     const most = Math.max(2, Math.floor((floor - TOP) / 34));
     const lines = view.lines.flatMap((line) => [
       ...(line.filled ? this.area(line.points, line.css, 0, high, TOP, floor) : []),
@@ -220,6 +227,7 @@ export class Lines extends OverTime {
       ...lines,
       ...this.time(floor),
       ...this.hair(TOP, floor),
+      ...(peak > high ? [drawn("text", { class: "limit-name ink", x: LEFT + 6, y: TOP + 10 }, `peaks to ${plain(Math.round(peak))}`)] : []),
       ...(some ? [] : [this.nothing(view.empty)]),
     ]);
   }
