@@ -48,7 +48,7 @@ class When:
         values: of which one is in the first input; a row that carries it spoils its batch.
     """
 
-    numbers: tuple[int, ...] = ()
+    numbers: tuple[int, ...] | range = ()
     first: int = 0
     values: tuple[float, ...] = ()
     every: bool = False
@@ -58,6 +58,17 @@ class When:
         if self.every or number in self.numbers or number <= self.first:
             return True
         return bool(self.values) and bool(np.isin(first_input, np.array(self.values, first_input.dtype)).any())
+
+    def to_header(self) -> dict[str, Any]:
+        """The same as JSON values."""
+        return {**vars(self), "numbers": list(self.numbers)}
+
+    def rows(self, first_input: Array) -> Array:
+        """Which rows of a call it applies to."""
+        if not self.values:
+            return np.ones(len(first_input), bool)
+        carried = np.isin(first_input, np.array(self.values, first_input.dtype)).reshape(len(first_input), -1)
+        return np.asarray(carried.any(axis=1))
 
 
 NEVER = When()
@@ -73,12 +84,14 @@ class Script:
         fails: calls that raise.
         hangs: calls that wait for ``release``.
         crashes: calls that end their process by SIGSEGV; only in a worker.
-        spoils: calls whose outputs become NaN.
+        spoils: calls whose outputs become NaN; only rows that carry one of its values, where it has some.
         load_fails: loads that raise, by their number.
         load_ms: that loading takes.
         gone: the device has vanished: loads and calls raise.
         release: lets calls go on that hang.
-        rows: of every call that was made.
+        calls: that were made.
+        rows: of every call, unless it does not ``remember``, as in a soak.
+        seen: is given the first input of every call that ended well.
         loads: that were made.
         closed: executables that were closed.
     """
@@ -93,26 +106,29 @@ class Script:
     load_ms: float = 0.0
     gone: bool = False
     release: threading.Event = field(default_factory=threading.Event)
+    calls: int = 0
+    remember: bool = True
     rows: list[int] = field(default_factory=list)
+    seen: Callable[[Array], None] | None = None
     loads: int = 0
     closed: int = 0
+    counting: threading.Lock = field(default_factory=threading.Lock)
 
     def to_header(self) -> dict[str, Any]:
         """What a worker can be told of it."""
         times = {name: getattr(self, name) for name in ("call_ms", "row_ms", "load_ms", "gone")}
         conditions = ("fails", "hangs", "crashes", "spoils", "load_fails")
-        return {**times, **{name: vars(getattr(self, name)) for name in conditions}}
+        return {**times, **{name: getattr(self, name).to_header() for name in conditions}}
 
     @classmethod
     def from_header(cls, header: Mapping[str, Any]) -> Script:
         """The script that a message tells of."""
-        read = {
-            name: When(**{key: tuple(item) if isinstance(item, list) else item for key, item in value.items()})
-            if isinstance(value, dict)
-            else value
-            for name, value in header.items()
-        }
-        return cls(**read)
+        script = cls()
+        for name, value in header.items():
+            if isinstance(value, dict):
+                value = When(tuple(value["numbers"]), value["first"], tuple(value["values"]), value["every"])
+            setattr(script, name, value)
+        return script
 
 
 class ScriptedEngine:
@@ -172,8 +188,11 @@ class ScriptedExecutable:
         if inner is None:
             raise EngineError("scripted: the graph is closed; load the package again")
         first = feeds[self.inputs[0].name]
-        script.rows.append(len(first))
-        number = len(script.rows)
+        with script.counting:
+            script.calls += 1
+            number = script.calls
+        if script.remember:
+            script.rows.append(len(first))
         if script.crashes.applies(number, first):
             assert os.environ.get(IN_WORKER), "a crash belongs into a worker"
             os.kill(os.getpid(), signal.SIGSEGV)
@@ -185,7 +204,9 @@ class ScriptedExecutable:
         results = inner.run(feeds, outputs)
         if script.spoils.applies(number, first):
             for array in results.values():
-                array.fill(np.nan)
+                array[script.spoils.rows(first)] = np.nan
+        if script.seen is not None:
+            script.seen(first)
         return results
 
     def close(self) -> None:

@@ -89,7 +89,9 @@ def measure(name: str, package: Path, *, quick: bool) -> dict[str, Any]:
         "candidates": {
             candidate: {**percentiles(values), "repeats": len(values)} for candidate, values in samples.items()
         },
-        "excluded": {c.name: c.reason for c in result.candidates if c.status == "excluded"},
+        "excluded": {
+            c.name: c.reason.replace(f"{package.parent}/", "") for c in result.candidates if c.status == "excluded"
+        },
         "cold_start_ms": cold_start(package, loads=_QUICK_LOADS if quick else _LOADS),
     }
 

@@ -9,7 +9,20 @@ import os
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from sanderling.api import bench, build, doctor, finetune_quantized, inspect, leaks, load, tune, verify
+    from sanderling.api import (
+        Policy,
+        Pool,
+        bench,
+        build,
+        doctor,
+        finetune_quantized,
+        inspect,
+        leaks,
+        load,
+        read_policy,
+        tune,
+        verify,
+    )
     from sanderling.core.errors import SanderlingError
 
 # ONNX Runtime reports its use to its maker unless it is told not to before it is imported. We never report anything.
@@ -17,6 +30,8 @@ os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 __version__ = "0.1.0"
 __all__ = [
+    "Policy",
+    "Pool",
     "SanderlingError",
     "__version__",
     "bench",
@@ -26,6 +41,7 @@ __all__ = [
     "inspect",
     "leaks",
     "load",
+    "read_policy",
     "tune",
     "verify",
 ]

@@ -15,12 +15,27 @@ from sanderling.measure.tune import TuneResult
 from sanderling.measure.tune import tune as measure_candidates
 from sanderling.measure.verify import verify
 from sanderling.model.plan import Objective
+from sanderling.run.policy.document import Policy, read_policy
+from sanderling.run.pool import Pool
 from sanderling.run.session import load
 
 if TYPE_CHECKING:
     from sanderling.workshop.pipeline import BuildResult
 
-__all__ = ["bench", "build", "doctor", "finetune_quantized", "inspect", "leaks", "load", "tune", "verify"]
+__all__ = [
+    "Policy",
+    "Pool",
+    "bench",
+    "build",
+    "doctor",
+    "finetune_quantized",
+    "inspect",
+    "leaks",
+    "load",
+    "read_policy",
+    "tune",
+    "verify",
+]
 
 
 def build(

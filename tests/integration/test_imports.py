@@ -51,6 +51,8 @@ def test_command_line_shows_help_without_loading_what_commands_need(tmp_path):
 
 def test_public_names_are_these_and_each_exists():
     assert sanderling.__all__ == [
+        "Policy",
+        "Pool",
         "SanderlingError",
         "__version__",
         "bench",
@@ -60,6 +62,7 @@ def test_public_names_are_these_and_each_exists():
         "inspect",
         "leaks",
         "load",
+        "read_policy",
         "tune",
         "verify",
     ]

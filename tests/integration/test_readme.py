@@ -1,4 +1,4 @@
-"""The README's code blocks are run, and what it says that they print is what they print."""
+"""The code blocks of the README and of the runtime's page are run, and they print what the page says."""
 
 import os
 import re
@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-README = Path(__file__).parents[2] / "README.md"
+ROOT = Path(__file__).parents[2]
+PAGES = ("README.md", "docs/runtime.md")
 TIMEOUT_S = 300
 _MARK = re.compile(r"^<!-- test(?P<output>: output)? -->$")
 _FENCE = re.compile(r"^```(?P<language>\w*)\s*$")
@@ -85,15 +86,14 @@ def run_block(block, folder):
     )
 
 
-def test_readme_blocks_run_and_print_what_it_says(tmp_path):
-    if not README.is_file():
-        pytest.skip("README.md is not written yet")
-    blocks = marked_blocks(README.read_text(encoding="utf-8"))
-    assert blocks, "README.md marks no block with <!-- test --> or <!-- test: output -->"
+@pytest.mark.parametrize("page", PAGES)
+def test_blocks_of_a_page_run_and_print_what_it_says(page, tmp_path):
+    blocks = marked_blocks((ROOT / page).read_text(encoding="utf-8"))
+    assert blocks, f"{page} marks no block with <!-- test --> or <!-- test: output -->"
 
     for block in blocks:
         done = run_block(block, tmp_path)
-        where = f"README.md, line {block.line + 1}"
+        where = f"{page}, line {block.line + 1}"
         assert done.returncode == 0, f"{where} exits with {done.returncode}:\n{done.stderr}"
         if block.expected is not None:
             assert matches(block.expected, done.stdout), f"{where} prints:\n{done.stdout}\nbut says:\n{block.expected}"

@@ -255,13 +255,25 @@ def bench(
     warmup: Annotated[int, typer.Option(min=0, help="Untimed calls of each variant first.")] = 10,
     repeats: Annotated[int, typer.Option(min=1, help="Timed calls of each variant.")] = 100,
     lean: Annotated[bool, typer.Option("--lean", help="Prefer little memory to the last percent of speed.")] = False,
+    table: Annotated[
+        Path | None, typer.Option(help="Then time batches on every device here, and add them to this latency table.")
+    ] = None,
+    batches: Annotated[str, typer.Option(help="Rows of a call that --table times.")] = "1,2,4,8",
     as_json: Json = False,
 ) -> None:
     """Measure latency, throughput and memory of each variant here."""
     with reporting_errors(as_json=as_json):
         from sanderling.cli.progress import RichProgress
+        from sanderling.core.files import require_folder
+        from sanderling.measure.batches import measure_table, parse_batches
         from sanderling.measure.bench import bench as run_bench
+        from sanderling.run.emulation.table import read_table, write_table
 
+        sizes, measured = parse_batches(batches), None
+        if table is not None:
+            require_folder(table)
+            if table.exists():
+                read_table(table)  # a file that is no table is refused before anything is measured
         with RichProgress() as progress:
             result = run_bench(
                 package,
@@ -273,10 +285,23 @@ def bench(
                 lean=lean,
                 progress=progress,
             )
+            if table is not None:
+                measured = measure_table(
+                    package, batches=sizes, threads=threads, warmup=warmup, repeats=repeats, progress=progress
+                )
+                write_table(table, measured)
+
+        def show(console: Console) -> None:
+            _present().bench_result(console, result)
+            if measured is not None:
+                _present().latency_table(console, measured)
+                console.print(f"table: {table}", markup=False, soft_wrap=True)
+
+        value = result.model_dump(mode="json")
         print_result(
-            result.model_dump(mode="json"),
+            value if measured is None else {**value, "table": measured.model_dump(mode="json")},
             as_json=as_json,
-            show=lambda console: _present().bench_result(console, result),
+            show=show,
         )
 
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from sanderling.measure.tune import TuneResult
     from sanderling.measure.verify import VerifyResult
     from sanderling.run.devices import EngineState
+    from sanderling.run.emulation.table import LatencyTable
     from sanderling.run.engines.base import Installation
     from sanderling.run.sensors import Survey
     from sanderling.tasks.vision import Label
@@ -242,6 +243,18 @@ def diagnosis(console: Console, found: Diagnosis) -> None:
     for check in found.checks:
         console.print(f"{'checked    ' if check.ran else 'not checked'}  {check.name}: {check.detail}", markup=False)
     console.print("healthy: no fault was found" if found.healthy else "not healthy")
+
+
+def latency_table(console: Console, found: LatencyTable) -> None:
+    """Milliseconds of a call by model, device and rows."""
+    rows = [
+        [model, device, f"{size}", f"{latency_ms:.2f}", f"{size * 1e3 / latency_ms:.1f}"]
+        for model, entries in found.models.items()
+        for device, entry in entries.items()
+        for size, latency_ms in entry.latency_ms.items()
+    ]
+    titles = ("model", "device", "rows", "p50 ms", "rows/s")
+    console.print(table([(title, index > 1) for index, title in enumerate(titles)], rows))
 
 
 def engines(console: Console, states: Sequence[EngineState], sensors: Survey) -> None:

@@ -12,6 +12,7 @@ import typer
 
 from sanderling.cli.output import print_result, reporting_errors
 from sanderling.core.errors import OptionError
+from sanderling.core.files import require_folder
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -60,10 +61,12 @@ def replay(
             thermal = [*found.thermal, *thermal]
         if trace is None:
             raise OptionError(
-                "no TRACE was given: name a CSV file, such as poisson:resnet18@40/s, or --example thermal"
+                "no TRACE was given: name a CSV file, streams such as poisson:resnet18@40/s, or --example thermal"
             )
         if out is not None and out.suffix.lower() not in {".html", ".htm"}:
             raise OptionError(f"--out {out} must end in .html")
+        if out is not None:
+            require_folder(out)
         with RichProgress() as progress:
             result = run_replay(
                 trace,
@@ -85,12 +88,9 @@ def replay(
 def _show(console: Console, result: Replay, out: Path | None) -> None:
     from sanderling.cli.present import table
 
-    titles = ("policy", "in time", "goodput /s", "p50 ms", "p99 ms", "late", "dropped", "rejected", "J each")
-    rows = [_row(summary.name, summary.whole, summary) for summary in result.summaries]
-    console.print(table([(title, index > 0) for index, title in enumerate(titles)], rows))
+    _parts(console, "whole trace", [(each.name, each.whole, each) for each in result.summaries])
     for minute in result.summaries[0].minutes:
-        rows = [_row(f"minute {minute}, {summary.name}", summary.minutes[minute]) for summary in result.summaries]
-        console.print(table([(title, index > 0) for index, title in enumerate(titles[:-1])], rows))
+        _parts(console, f"minute {minute}", [(each.name, each.minutes[minute], None) for each in result.summaries])
     console.print(table(*_devices(result.summaries)))
     for summary in result.summaries:
         for switch in summary.switches[:_SHOWN_SWITCHES]:
@@ -102,37 +102,40 @@ def _show(console: Console, result: Replay, out: Path | None) -> None:
         console.print(f"page: {out}", markup=False, soft_wrap=True)
 
 
-def _row(name: str, part: Part, summary: Summary | None = None) -> list[str]:
-    latency_ms = part.latency_ms
-    cells = [
-        name,
-        f"{100 * part.slo_attainment:.2f} %",
-        f"{part.goodput_per_s:.1f}",
-        "–" if latency_ms is None else f"{latency_ms['p50']:.1f}",
-        "–" if latency_ms is None else f"{latency_ms['p99']:.1f}",
-        f"{part.late}",
-        f"{part.dropped}",
-        f"{part.rejected}",
-    ]
-    if summary is not None:
-        each = summary.energy_per_inference_j
-        cells.append("–" if each is None else f"{each:.3f}")
-    return cells
+def _parts(console: Console, title: str, parts: Sequence[tuple[str, Part, Summary | None]]) -> None:
+    """A row a policy; energy where there is a summary of the whole."""
+    from sanderling.cli.present import table
+
+    titles = [title, "in time", "good /s", "p50 ms", "p99 ms", "late", "dropped", "full"]
+    rows = []
+    for name, part, summary in parts:
+        latency_ms = part.latency_ms or {}
+        row = [name, f"{100 * part.slo_attainment:.2f}\N{NO-BREAK SPACE}%", f"{part.goodput_per_s:.1f}"]
+        row += [f"{latency_ms[share]:.1f}" if latency_ms else "–" for share in ("p50", "p99")]
+        row += [f"{part.late}", f"{part.dropped}", f"{part.rejected}"]
+        if summary is not None:
+            each = summary.energy_per_inference_j
+            row.append("–" if each is None else f"{each:.3f}")
+        rows.append(row)
+    if parts[0][2] is not None:
+        titles.append("J each")
+    console.print(table([(heading, index > 0) for index, heading in enumerate(titles)], rows))
 
 
 def _devices(summaries: Sequence[Summary]) -> tuple[list[tuple[str, bool]], list[list[str]]]:
     """Busy, energy and temperature of each device, a row a policy and device."""
     rows = [
         [
-            f"{summary.name}, {name}",
-            f"{100 * device.utilization:.0f} %",
+            summary.name,
+            name,
+            f"{100 * device.utilization:.0f}\N{NO-BREAK SPACE}%",
             f"{device.requests}",
             f"{device.energy_j:.0f}",
             f"{device.highest_c:.1f}",
-            ", ".join(f"{seconds:.0f} above {limit:g}" for limit, seconds in device.seconds_above_c.items()),
+            ", ".join(f"{limit:g}: {seconds:.0f}" for limit, seconds in device.seconds_above_c.items()),
         ]
         for summary in summaries
         for name, device in summary.devices.items()
     ]
-    titles = ("policy, device", "busy", "requests", "J", "highest °C", "seconds above °C")
-    return [(title, 0 < index < 5) for index, title in enumerate(titles)], rows
+    titles = ("devices", "", "busy", "requests", "J", "highest °C", "°C: seconds above")
+    return [(title, 1 < index < 6) for index, title in enumerate(titles)], rows

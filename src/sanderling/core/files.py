@@ -37,6 +37,16 @@ def inside(root: Path, relative: str) -> Path:
     return path
 
 
+def require_folder(target: Path) -> None:
+    """Refuse a target before long work whose result could not be written to it.
+
+    Raises:
+        OutputError: the folder of ``target`` is missing.
+    """
+    if not target.parent.is_dir():
+        raise OutputError(f"cannot write {target}: {target.parent} is no folder")
+
+
 @contextmanager
 def replacing(target: Path) -> Iterator[Path]:
     """Yield a temporary path beside ``target``; rename it over ``target`` at the end, or leave nothing.

@@ -102,6 +102,18 @@ def check_outputs(outputs: Feeds, specs: Sequence[TensorSpec], feeds: Feeds | No
         others[f"output '{spec.name}'"] = array
 
 
+def empty_arrays(specs: Sequence[TensorSpec], batch: int = 1) -> dict[str, Array]:
+    """Arrays with any content that fit ``specs``.
+
+    Raises:
+        TensorError: one is of strings, whose length is not known.
+    """
+    for spec in specs:
+        if spec.dtype == "str":
+            raise TensorError(f"'{spec.name}' is of strings, which have no buffer: give arrays of your own")
+    return {spec.name: np.empty(spec.concrete_shape(batch), _dtype(spec.dtype)) for spec in specs}
+
+
 def random_feeds(specs: Sequence[TensorSpec], *, batch: int = 1, seed: int = 0) -> dict[str, Array]:
     """Feeds that fit ``specs``: standard normal floats, integers and booleans of 0 and 1."""
     generator = np.random.default_rng(seed)

@@ -20,8 +20,8 @@ from sanderling.run.policy.scheduling import (
     call_limit_ms,
     capped_for_ms,
     is_late,
+    may_leave,
     spills,
-    stays,
     urgency,
     utilization_after,
 )
@@ -128,6 +128,8 @@ class _Model:
     recovery: RecoveryRule
     state: PlacementState
     since: int  # number of the last request that came before it
+    devices: list[_Device]  # of each lane
+    least_ms: list[float]  # of one row on each lane
     queue: list[tuple[int, float, int, Request]] = field(default_factory=list)
     waiting: int = 0
     waiting_rows: int = 0
@@ -169,6 +171,7 @@ class Dispatcher:
         self._backlogs_ms: dict[str, float] = {}
         self._numbers = 0
         self._capped_until_ms = NEVER
+        self._wake_ms = NEVER  # when a hold-off of some model ends
 
     def add_model(
         self,
@@ -204,6 +207,8 @@ class Dispatcher:
             recovery,
             placement.start(tuple(lanes)),
             self._numbers,
+            [self._devices[rule.device] for rule in lanes],
+            [least_ms(latency, call_rows(batching, 1)) for latency in latencies],
         )
         self._models[name] = model
         self._refresh(model)
@@ -215,8 +220,9 @@ class Dispatcher:
 
     def add_lane(self, model_name: str, rule: LaneRule, latency: LatencyModel, *, cost: int = 1) -> None:
         """Add a way of running as the last in a model's ranking."""
-        self._devices.setdefault(rule.device, _Device(rule.device, 1))
         model = self._models[model_name]
+        model.devices.append(self._devices.setdefault(rule.device, _Device(rule.device, 1)))
+        model.least_ms.append(least_ms(latency, call_rows(model.batching, 1)))
         model.lanes, model.costs = (*model.lanes, rule), (*model.costs, cost)
         model.latencies.append(latency)
         model.state = model.state._replace(lanes=(*model.state.lanes, placement.LaneState()))
@@ -224,6 +230,7 @@ class Dispatcher:
     def remove_model(self, name: str) -> list[Request]:
         """Forget a model; returns the requests that still waited."""
         model = self._models.pop(name)
+        self._wake_ms = min((each.state.wake_ms for each in self._models.values()), default=NEVER)
         left = [request for *_, request in sorted(model.queue, key=lambda item: item[:3]) if request.waiting]
         for request in left:
             self._uncount(model, request)
@@ -269,8 +276,8 @@ class Dispatcher:
         self._capped_until_ms = NEVER
         if not self.waiting:
             return None
-        for model in self._models.values():
-            if model.state.wake_ms <= now_ms:
+        if self._wake_ms <= now_ms:
+            for model in self._models.values():
                 self._switched(model, placement.choose(model.state, now_ms=now_ms), now_ms)
         free = [device for device in self._devices.values() if device.in_use < device.capacity]
         if not free:
@@ -290,12 +297,14 @@ class Dispatcher:
         """
         if not self.waiting:
             return NEVER
-        soonest_ms = self._capped_until_ms
-        for model in self._models.values():
-            soonest_ms = min(soonest_ms, model.state.wake_ms)
-            if model.queue and self.rules.drop_late:
-                head = model.queue[0][3]
-                soonest_ms = min(soonest_ms, head.deadline_ms - self._shortest_ms(model, head) + _LATER_MS)
+        soonest_ms = min(self._capped_until_ms, self._wake_ms)
+        if self.rules.drop_late:
+            for model in self._models.values():
+                if model.queue:
+                    head = model.queue[0][3]
+                    late_ms = head.deadline_ms - self._shortest_ms(model, head) + _LATER_MS
+                    if late_ms < soonest_ms:
+                        soonest_ms = late_ms
         return soonest_ms
 
     def complete(self, dispatch: Dispatch, now_ms: float, *, learn: bool = True) -> None:
@@ -316,11 +325,30 @@ class Dispatcher:
         known = model.latencies[lane]
         known = unsure(known) if any(request.is_probe for request in dispatch.requests) else known
         model.latencies[lane] = observe(known, dispatch.call_rows, latency_ms)
+        model.least_ms[lane] = least_ms(model.latencies[lane], call_rows(model.batching, 1))
         outcome = placement.after_call(
-            model.lanes, model.recovery, model.state, lane=lane, latency_ms=latency_ms, now_ms=now_ms
+            model.lanes,
+            model.recovery,
+            model.state,
+            lane=lane,
+            latency_ms=latency_ms,
+            now_ms=now_ms,
+            other_ms=self._other_ms(model, dispatch, now_ms) if latency_ms > model.lanes[lane].slow_ms else 0.0,
         )
         self._switched(model, outcome, now_ms)
         self._refresh(model)
+
+    @staticmethod
+    def _other_ms(model: _Model, dispatch: Dispatch, now_ms: float) -> float:
+        """What the quickest other lane that could be used takes for such a call; 0 where that is not known."""
+        return min(
+            (
+                predict_ms(latency, dispatch.call_rows)
+                for lane, latency in enumerate(model.latencies)
+                if lane != dispatch.lane and not placement.blocked(model.state.lanes[lane], now_ms)
+            ),
+            default=NEVER,
+        )
 
     def expire(self, now_ms: float) -> None:
         """Move waiting requests that are too late for any device to ``dropped``, also while no device is free."""
@@ -433,11 +461,14 @@ class Dispatcher:
 
     def _head(self, model: _Model, now_ms: float) -> Request | None:
         """The most urgent request that can still be in time; later ones are dropped, cancelled ones forgotten."""
+        drops = self.rules.drop_late
         while model.queue:
             request = model.queue[0][3]
             if not request.waiting:
                 heappop(model.queue)
-            elif self._is_late(model, request, now_ms):
+            elif drops and is_late(
+                now_ms=now_ms, deadline_ms=request.deadline_ms, shortest_ms=self._shortest_ms(model, request)
+            ):
                 heappop(model.queue)
                 self._uncount(model, request)
                 self.dropped.append(request)
@@ -459,7 +490,7 @@ class Dispatcher:
     def _lane_on(self, device: _Device, head: _Head, now_ms: float) -> int | None:
         """The lane on which this device should run a model's next request, or None if it should wait for another."""
         model, request, own, own_finish_ms = head
-        if model.lanes[own].device == device.name:
+        if model.devices[own] is device:
             return own if self._fits(device, model.costs[own]) else None
         return self._spill_lane(device, model, request, own_finish_ms, now_ms) if own_finish_ms else None
 
@@ -475,37 +506,33 @@ class Dispatcher:
         """When a request's own device would have finished it; 0 if it waits for that one in any case."""
         if self.rules.spill == "never" or request.failures:
             return 0.0
-        busy = self._devices[model.lanes[own].device]
+        busy = model.devices[own]
         if self._fits(busy, model.costs[own]):
             return 0.0
-        own_finish_ms = max(busy.free_ms, now_ms) + self._backlog_ms(busy)
+        backlog_ms = self._backlogs_ms.get(busy.name)
+        own_finish_ms = max(busy.free_ms, now_ms) + (self._backlog_ms(busy) if backlog_ms is None else backlog_ms)
         late_ms = model.latest_deadline_ms if request.deadline_ms != NEVER else NEVER
-        return 0.0 if stays(self.rules, own_finish_ms=own_finish_ms, deadline_ms=late_ms) else own_finish_ms
+        leaves = may_leave(self.rules, own_finish_ms=own_finish_ms, deadline_ms=late_ms, utilization=busy.utilization)
+        return own_finish_ms if leaves else 0.0
 
     def _spill_lane(
         self, device: _Device, model: _Model, request: Request, own_finish_ms: float, now_ms: float
     ) -> int | None:
-        late_ms = model.latest_deadline_ms if request.deadline_ms != NEVER else NEVER
-        for lane, rule in enumerate(model.lanes):
-            if rule.device != device.name or not self._fits(device, model.costs[lane]):
+        for lane, found in enumerate(model.devices):
+            if found is not device or not self._fits(device, model.costs[lane]):
                 continue
             if not model.latencies[lane].sizes or placement.blocked(model.state.lanes[lane], now_ms):
                 continue
             other_finish_ms = now_ms + predict_ms(model.latencies[lane], call_rows(model.batching, request.rows))
-            if other_finish_ms <= request.deadline_ms and spills(
-                self.rules, own_finish_ms=own_finish_ms, other_finish_ms=other_finish_ms, deadline_ms=late_ms
-            ):
+            if spills(own_finish_ms=own_finish_ms, other_finish_ms=other_finish_ms, deadline_ms=request.deadline_ms):
                 return lane
         return None
 
     def _backlog_ms(self, device: _Device) -> float:
         """Milliseconds that all requests whose own device this is would take; kept until one of them changes."""
-        known = self._backlogs_ms.get(device.name)
-        if known is not None:
-            return known
         backlog_ms = 0.0
         for model in self._models.values():
-            if model.waiting and model.lanes[model.state.active].device == device.name:
+            if model.waiting and model.devices[model.state.active] is device:
                 if not model.full_rows:
                     latency = model.latencies[model.state.active]
                     model.full_rows = batch_rows(model.batching, latency, model.batching.max_rows)
@@ -533,6 +560,7 @@ class Dispatcher:
             deadline_ms=head.deadline_ms,
             others_wait=self.waiting > model.waiting,
         )
+        limit_ms = min(limit_ms, model.lanes[lane].slow_ms)  # a batch must not count as slow for its size
         waiting = model.waiting_rows if not head.failures else 1
         most = batch_rows(model.batching, latency, waiting, limit_ms=limit_ms) if waiting > 1 else 1
         taken: list[Request] = []
@@ -587,7 +615,9 @@ class Dispatcher:
         self._backlogs_ms.clear()
 
     def _switched(self, model: _Model, outcome: tuple[PlacementState, Switch | None], now_ms: float) -> None:
-        model.state, switch = outcome
+        old, (model.state, switch) = model.state, outcome
+        if model.state.wake_ms != old.wake_ms:
+            self._wake_ms = min(each.state.wake_ms for each in self._models.values())
         if switch is not None:
             self.switches.append(ModelSwitch(model.name, switch, now_ms))
             self._refresh(model)
@@ -596,9 +626,10 @@ class Dispatcher:
         """Note the shortest way to an answer; a full batch is measured out again when it is asked for."""
         model.full_rows = 0
         self._backlogs_ms.clear()
-        active, one = model.state.active, call_rows(model.batching, 1)
-        model.shortest_ms = least_ms(model.latencies[active], one)
+        shortest_ms = model.least_ms[model.state.active]
         if self.rules.spill != "never":
-            for latency, known in zip(model.latencies, model.state.lanes, strict=True):
-                if latency.sizes and not (known.hot or known.missing):
-                    model.shortest_ms = min(model.shortest_ms, least_ms(latency, one))
+            for lane, known in enumerate(model.state.lanes):
+                lane_ms = model.least_ms[lane]
+                if lane_ms < shortest_ms and model.latencies[lane].sizes and not (known.hot or known.missing):
+                    shortest_ms = lane_ms
+        model.shortest_ms = shortest_ms

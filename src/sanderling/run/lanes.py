@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from sanderling.core.errors import EngineError, UnavailableError
@@ -67,6 +67,7 @@ class Lane:
         isolated: run the engine in a process of its own.
         timeout_s: after which a process that gives no answer is ended.
         watched: tensors inside the graph whose extremes its results hold as well.
+        before_load: called with the lane before it is loaded, while it holds no lock.
 
     Raises:
         OptionError: the graph has no such tensors.
@@ -80,8 +81,11 @@ class Lane:
         isolated: bool = False,
         timeout_s: float = RUN_TIMEOUT_S,
         watched: Sequence[str] = (),
+        before_load: Callable[[Lane], None] | None = None,
     ) -> None:
         self.plan = plan
+        self._before_load = before_load
+        self._copied_before = 0
         self.is_watched = bool(watched)
         variant = plan.place.variant
         self._file = watched_model(package, variant, watched) if watched else package.file(variant.file)
@@ -115,9 +119,9 @@ class Lane:
 
     @property
     def copied_bytes(self) -> int:
-        """Bytes that were copied between callers' arrays and its engine since it was loaded."""
+        """Bytes that were copied between callers' arrays and its engine so far."""
         executable = self._executable
-        return executable.copied_bytes if executable is not None else 0
+        return self._copied_before + (executable.copied_bytes if executable is not None else 0)
 
     def run(self, feeds: Feeds, outputs: Feeds | None = None) -> dict[str, Array]:
         """Execute once; loaded first if it is not, and again after its process ended.
@@ -138,7 +142,8 @@ class Lane:
         finally:
             with self._lock:
                 self._calls -= 1
-                self._idle.notify_all()
+                if self._closed:
+                    self._idle.notify_all()
 
     def load(self) -> Executable:
         """What runs it, loaded if it is not.
@@ -170,15 +175,20 @@ class Lane:
     def _ready(self, *, calls: int = 0) -> Executable:
         """What runs it, with so many more calls under way; loading, which may hang, holds up nothing but calls."""
         while (executable := self._if_loaded(calls)) is None:
+            if self._before_load is not None:
+                self._before_load(self)
             with self._loading:
-                if self.loaded:
+                if self.loaded or self._closed:
                     continue
                 made = self._load()
                 with self._lock:
                     if not self._closed:
+                        self._forget()
                         self._executable = made
                         continue
             made.close()
+            if self._worker is not None:  # which began anew for a lane that was closed meanwhile
+                self._worker.close()
         return executable
 
     def _if_loaded(self, calls: int) -> Executable | None:
@@ -190,8 +200,13 @@ class Lane:
             self._calls += calls
             return self._executable
 
+    def _forget(self) -> Executable | None:
+        """Drop what ran it, and keep its count of copies."""
+        self._copied_before, executable, self._executable = self.copied_bytes, self._executable, None
+        return executable
+
     def _end(self) -> None:
-        executable, self._executable = self._executable, None
+        executable = self._forget()
         if self._worker is not None:
             self._worker.close()
         if executable is not None and not self._calls:
@@ -221,8 +236,8 @@ def rank_lanes(
     """The ways of running that a policy allows here, the preferred one first, and what could not be had.
 
     For each device in the policy's order, and each precision of its ladder: what the package's plan found best there,
-    else the first engine here that offers it. Without priorities: what the package's plan says. FP32 on a device that
-    is in the list comes last, as the safe way.
+    else the first engine here that offers it. Without priorities: the emulated devices as they come, or what the
+    package's plan says. FP32 on a device that is in the list comes last, as the safe way.
 
     Args:
         package: to run.
@@ -238,10 +253,14 @@ def rank_lanes(
     """
     first = choose_place(package, variant=variant, threads=threads, lean=lean)
     events = [first.event] if first.event else []
-    if not policy.device_priorities and not policy.precision_ladder:
-        return [plan_lane(first)], events
-    lanes: list[LanePlan] = []
-    for device in policy.device_priorities or (plan_lane(first).device,):
+    emulated_names = tuple(info.device for info in emulated.devices()) if emulated is not None else ()
+    devices = policy.device_priorities or emulated_names
+    if not devices and not policy.precision_ladder:
+        lanes = [plan_lane(first)]
+        safe = _safe_lanes(package, lanes, variant, threads=threads, lean=lean) if policy.guard.checks_anything else ()
+        return [*lanes, *safe], events
+    lanes = []
+    for device in devices or (plan_lane(first).device,):
         found = list(_on_device(package, policy, device, first, threads=threads, lean=lean, emulated=emulated))
         if not found:
             reason = f"the policy names it, and no engine here has it for a variant of {package.manifest.name}"
@@ -304,7 +323,11 @@ def _safe_lanes(
     if safe is None or variant not in (None, SAFE_VARIANT) or any(lane.place.variant is safe for lane in lanes):
         return
     for lane in reversed(lanes):
-        if lane.kind is DeviceKind.CPU and lane.provider is None:
+        if lane.provider is not None:
+            options = default_options(safe, threads=threads, lean=lean, device=lane.device)
+            yield LanePlan(Place(lane.place.engine, safe, options), lane.device, lane.kind, lane.provider)
+            return
+        if lane.kind is DeviceKind.CPU:
             yield plan_lane(Place(safe.engines[0], safe, default_options(safe, threads=threads, lean=lean)))
             return
 

@@ -5,25 +5,30 @@ from __future__ import annotations
 import ctypes
 import sys
 import threading
+import time
 from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
-from sanderling.core.errors import OptionError, SanderlingError
+from sanderling.core.errors import EngineError, OptionError, SanderlingError
 from sanderling.core.progress import Event
 from sanderling.core.tensor import Array, Feeds
 from sanderling.model.package import Package
 from sanderling.run.conditions import Conditions
+from sanderling.run.emulation.engine import EmulatedDevices
 from sanderling.run.lanes import rank_lanes
 from sanderling.run.policy.document import Policy, read_policy
-from sanderling.run.policy.memory import NOTHING, Loaded, Release, release_for_limits, release_in_emergency
+from sanderling.run.policy.memory import LEAST_USED, NOTHING, Loaded, Release, release_for_limits, release_in_emergency
 from sanderling.run.policy.rules import memory_rules
 from sanderling.run.results import Outputs
-from sanderling.run.runtime import DRAIN_S, Runtime
+from sanderling.run.runtime import DRAIN_S
 from sanderling.run.sensors import Reading, Sensors, SystemSensors
 from sanderling.run.session import Session, new_runtime
+
+_RECOVERED = 0.02  # of the memory limit below the threshold: readings that waver around it are one emergency
+_CLOSED = "the pool is closed: make another one"
 
 
 @dataclass(frozen=True)
@@ -49,18 +54,32 @@ class Pool:
     Args:
         policy: a policy, or its file, for all models; one that allows three models by default.
         sensors: to read instead of this machine's.
+        emulate: devices that stand in for hardware that is not here, as of ``sanderling.load``.
+
+    Attributes:
+        policy: of all models.
+        runtime: that runs the requests of all models.
+        conditions: what the sensors say.
     """
 
-    def __init__(self, policy: str | Path | Policy | None = None, *, sensors: Sensors | None = None) -> None:
+    def __init__(
+        self,
+        policy: str | Path | Policy | None = None,
+        *,
+        sensors: Sensors | None = None,
+        emulate: EmulatedDevices | None = None,
+    ) -> None:
         self.policy = policy if isinstance(policy, Policy) else Policy() if policy is None else read_policy(policy)
+        self.runtime = new_runtime(self.policy)
         self._rules = memory_rules(self.policy)
-        self._runtime = new_runtime(self.policy)
+        self._emulate = emulate
         self._sessions: dict[str, Session] = {}
         self._pinned: set[str] = set()
+        self._coming: set[str] = set()
         self._lock = threading.RLock()
-        self._emergency = NOTHING
-        self._conditions = Conditions(
-            self._runtime, self.policy, {}, sensors or SystemSensors(), receive=self._check_memory
+        self._is_over = self._is_short = self._told_short = self._closed = False
+        self.conditions = Conditions(
+            self.runtime, self.policy, {}, sensors or emulate or SystemSensors(), receive=self._check_memory
         )
 
     @property
@@ -76,17 +95,7 @@ class Pool:
     @property
     def events(self) -> list[Event]:
         """What was released, switched or given up, with the reason; the last thousand."""
-        return [timed.event for timed in self._runtime.events]
-
-    @property
-    def conditions(self) -> Conditions:
-        """What the sensors say."""
-        return self._conditions
-
-    @property
-    def runtime(self) -> Runtime:
-        """What runs the requests of all models."""
-        return self._runtime
+        return [timed.event for timed in list(self.runtime.events)]
 
     def load(
         self,
@@ -117,20 +126,23 @@ class Pool:
         """
         package = Package.open(path, check_hashes=check_hashes)
         key = name or package.manifest.name
-        with self._lock:
-            if key in self._sessions:
-                raise OptionError(
-                    f"the pool has a model '{key}' already: unload it first, or give this one another name"
-                )
-            plans, events = rank_lanes(package, self.policy, variant=variant, threads=threads, lean=lean)
-            self._make_room(plans[0].size_bytes)
-            session = Session(package, self.policy, plans, events, runtime=self._runtime, name=key)
-            session.before_load(lambda: self._make_room(0, keep=key))
-            self._sessions[key] = session
-            if pinned:
-                self._pinned.add(key)
-            self._conditions.devices.update(session.devices)
-            return session
+        plans, events = rank_lanes(
+            package, self.policy, variant=variant, threads=threads, lean=lean, emulated=self._emulate
+        )
+        self._take_name(key)
+        try:
+            session = Session(package, self.policy, plans, events, shared=self, name=key)
+            with self._lock:
+                self._sessions[key] = session
+                if pinned:
+                    self._pinned.add(key)
+                self.conditions.devices.update(session.devices)
+        finally:
+            self._coming.discard(key)
+        if self._closed:
+            session.close()
+            raise EngineError(_CLOSED)
+        return session
 
     def __getitem__(self, name: str) -> Session:
         """The session of a model; as long as the pool has it, it stays usable.
@@ -141,12 +153,20 @@ class Pool:
         try:
             return self._sessions[name]
         except KeyError:
-            known = ", ".join(self._sessions) or "none"
+            known = ", ".join(list(self._sessions)) or "none"
             raise OptionError(f"the pool has no model '{name}': loaded are {known}") from None
 
-    def run(self, name: str, feeds: Feeds | Array, *, deadline_ms: float | None = None, priority: int = 0) -> Outputs:
+    def run(
+        self,
+        name: str,
+        feeds: Feeds | Array,
+        outputs: Feeds | None = None,
+        *,
+        deadline_ms: float | None = None,
+        priority: int = 0,
+    ) -> Outputs:
         """Run one model; arguments and errors as of ``Session.run``."""
-        return self[name].run(feeds, deadline_ms=deadline_ms, priority=priority)
+        return self[name].run(feeds, outputs, deadline_ms=deadline_ms, priority=priority)
 
     def run_all(
         self, names: Sequence[str], feeds: Feeds | Array, *, deadline_ms: float | None = None, priority: int = 0
@@ -175,67 +195,105 @@ class Pool:
         Raises:
             OptionError: the pool has no such model.
         """
-        session = self[name]
-        session.close(drain_s=drain_s)
-        with self._lock:
-            self._sessions.pop(name, None)
-            self._pinned.discard(name)
+        self[name].close(drain_s=drain_s)
 
     def close(self, *, drain_s: float = DRAIN_S) -> None:
-        """Unload everything; a second call does nothing."""
-        self._conditions.close()
-        for name in list(self._sessions):
-            self.unload(name, drain_s=drain_s)
-        self._runtime.close(drain_s=drain_s)
+        """Unload everything, within ``drain_s`` and what ending the engines takes; a second call does nothing."""
+        self._closed = True
+        self.conditions.close()
+        end_s = time.monotonic() + drain_s
+        for session in list(self._sessions.values()):
+            session.close(drain_s=max(end_s - time.monotonic(), 0.0))
+        self.runtime.close(drain_s=0.0)
 
-    def _loaded(self, keep: str = "") -> tuple[Loaded, ...]:
+    def make_room(self, name: str, size_bytes: int) -> None:
+        """Release other models, so that one that is about to hold so many bytes keeps the limits."""
+        with self._lock:
+            others = tuple(model for model in self._loaded() if model.name != name)
+            self._release(release_for_limits(self._rules, others, incoming_bytes=size_bytes))
+
+    def forget(self, session: Session) -> None:
+        """Take out a session that was closed."""
+        with self._lock:
+            for name in [name for name, known in self._sessions.items() if known is session]:
+                del self._sessions[name]
+                self._pinned.discard(name)
+
+    def _take_name(self, name: str) -> None:
+        with self._lock:
+            if self._closed:
+                raise EngineError(_CLOSED)
+            if name in self._sessions or name in self._coming:
+                raise OptionError(
+                    f"the pool has a model '{name}' already: unload it first, or give this one another name"
+                )
+            self._coming.add(name)
+
+    def _loaded(self) -> tuple[Loaded, ...]:
         return tuple(
             Loaded(
                 name,
                 session.size_bytes,
                 session.used_s * 1e3,
-                pinned=name in self._pinned or name == keep,
-                busy=self._runtime.is_busy(name),
+                pinned=name in self._pinned,
+                busy=self.runtime.is_busy(name),
             )
             for name, session in self._sessions.items()
             if session.is_loaded
         )
 
-    def _make_room(self, incoming_bytes: int, keep: str = "") -> None:
-        """Release models so that one more keeps the limits."""
-        with self._lock:
-            self._release(release_for_limits(self._rules, self._loaded(keep), incoming_bytes=incoming_bytes))
-
     def _check_memory(self, reading: Reading) -> None:
-        """Release what the policy says when memory runs out."""
-        if not reading.memory_limit_bytes or reading.memory_used_bytes is None:
-            return
+        """Release what is over the limits by now, and more when memory runs out."""
         with self._lock:
-            release = release_in_emergency(
-                self._rules,
-                self._loaded(),
-                used_bytes=reading.memory_used_bytes,
-                limit_bytes=reading.memory_limit_bytes,
-                pool_bytes=sum(session.pooled_bytes for session in self._sessions.values()),
-            )
-            if release.tensor_pool:
+            loaded = sorted(self._loaded(), key=lambda model: model.used_ms)
+            if loaded:  # as if the last one was just coming: models that came at once were busy
+                *others, last = loaded
+                self._keep_limits(release_for_limits(self._rules, tuple(others), incoming_bytes=last.size_bytes))
+            if reading.memory_limit_bytes and reading.memory_used_bytes is not None:
+                self._relieve(reading.memory_used_bytes, reading.memory_limit_bytes)
+
+    def _keep_limits(self, release: Release) -> None:
+        """Release models, and tell where the limits stay exceeded; a model that is busy for a moment is no news."""
+        self._release(release)
+        is_over = release != NOTHING and release.reason != LEAST_USED
+        if is_over and not self._is_over:
+            self.runtime.tell(Event(kind="limit-exceeded", subject="pool", reason=release.reason))
+        self._is_over = is_over
+
+    def _relieve(self, used_bytes: int, limit_bytes: int) -> None:
+        """Release what the policy says from its threshold on; the emergency ends a little below."""
+        release = release_in_emergency(
+            self._rules,
+            self._loaded(),
+            used_bytes=used_bytes,
+            limit_bytes=limit_bytes,
+            pool_bytes=sum(session.pooled_bytes for session in self._sessions.values()),
+        )
+        if release == NOTHING:
+            if self._is_short and used_bytes < (self._rules.threshold - _RECOVERED) * limit_bytes:
+                reason = f"{100 * used_bytes / limit_bytes:.0f} % of the memory is used"
+                self.runtime.tell(Event(kind="memory-recovered", subject="pool", reason=reason))
+                self._is_short = self._told_short = False
+            return
+        self._is_short = True
+        for kind in self._rules.release_order:
+            if kind == "models":
+                self._release(release)
+            elif release.tensor_pool:
                 freed = sum(session.clear_buffers() for session in self._sessions.values())
-                event = Event(kind="tensor-pool-released", subject=f"{freed} bytes", reason=release.reason)
-                self._runtime.tell(event)
-            self._release(release)
-            if release == NOTHING and self._emergency != NOTHING:
-                self._runtime.tell(Event(kind="memory-recovered", subject="pool", reason="it is below the threshold"))
-            elif release != NOTHING and not release.models and not release.tensor_pool and self._emergency == NOTHING:
-                reason = f"{release.reason}; nothing can be released: models are pinned, busy or not loaded"
-                self._runtime.tell(Event(kind="memory-short", subject="pool", reason=reason))
-            self._emergency = release
+                self.runtime.tell(Event(kind="tensor-pool-released", subject=f"{freed} bytes", reason=release.reason))
+        if release.tensor_pool:
+            _trim()
+        if not release.models and not release.tensor_pool and not self._told_short:
+            self._told_short = True
+            reason = f"{release.reason}; nothing can be released: models are pinned, busy or not loaded"
+            self.runtime.tell(Event(kind="memory-short", subject="pool", reason=reason))
 
     def _release(self, release: Release) -> None:
         for name in release.models:
             if self._sessions[name].release():
-                event = Event(kind="model-released", subject=name, reason=release.reason)
-                self._runtime.tell(event, model=name)
-        if release.models or release.tensor_pool:
+                self.runtime.tell(Event(kind="model-released", subject=name, reason=release.reason), model=name)
+        if release.models:
             _trim()
 
     def __enter__(self) -> Pool:

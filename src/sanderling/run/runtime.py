@@ -8,7 +8,6 @@ its caller's, the request can. The change of threads takes about 30 µs.
 
 from __future__ import annotations
 
-import copy
 import os
 import sys
 import threading
@@ -20,17 +19,17 @@ from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
 
 from sanderling.core.errors import EngineError, QueueFullError, SanderlingError, first_line
 from sanderling.core.progress import Event
-from sanderling.run.dispatcher import Dispatch, Dispatcher, Request
+from sanderling.run.dispatcher import Dispatch, Dispatcher
 from sanderling.run.policy import NEVER
 from sanderling.run.policy.batching import BatchRules
 from sanderling.run.policy.latency import LatencyModel
 from sanderling.run.policy.placement import LaneRule, RecoveryRule
 from sanderling.run.policy.scheduling import SchedulingRules
 from sanderling.run.results import Outputs
+from sanderling.run.served import Batch, Served, failure_of
 from sanderling.run.streams import Streams
 from sanderling.run.tickets import Call, Fate, Ticket, deliver, late, ticket_of
 
@@ -46,29 +45,6 @@ _LOAD_S = 120.0  # a call that loads first may take as long, whatever counts as 
 _CLOSED = "the session is closed; load the package again"
 
 
-class Served(Protocol):
-    """A model that the runtime serves."""
-
-    name: str
-
-    def compute(self, lane: int, calls: Sequence[Call], call_rows: int) -> list[Outputs | SanderlingError]:
-        """Run the requests of a batch together on a lane, and check the results.
-
-        Returns:
-            For each request its outputs, or the error that it alone met.
-        """
-
-    def lane_name(self, lane: int) -> str:
-        """A lane's name, for events."""
-
-    def is_ready(self, lane: int) -> bool:
-        """Whether a lane is loaded, so that a call's time says something about it."""
-
-    @property
-    def has_rescue(self) -> bool:
-        """Whether another lane could take over a call that hangs, unless its caller's own thread hangs with it."""
-
-
 @dataclass(frozen=True)
 class TimedEvent:
     """An event of a model, and seconds since the epoch."""
@@ -76,18 +52,6 @@ class TimedEvent:
     at_s: float
     model: str
     event: Event
-
-
-@dataclass(frozen=True, eq=False)
-class _Batch:
-    """Requests that a thread runs together; those that were cancelled at the last moment are left out."""
-
-    dispatch: Dispatch
-    live: list[Ticket]
-    served: Served
-    thread: threading.Thread
-    since_s: float
-    is_warm: bool
 
 
 class Runtime:
@@ -134,10 +98,11 @@ class Runtime:
         self._streams = Streams()
         self._served: dict[str, Served] = {}
         self._leaving: set[str] = set()
-        self._running: dict[int, _Batch] = {}
+        self._running: dict[int, Batch] = {}
         self._threads: list[threading.Thread] = []
         self._runners: set[threading.Thread] = set()  # those that wait for work or run it
         self._idle = 0
+        self._delivering = 0  # runners that hand over results, and run callers' callbacks for that
         self._wanted_runners = 0
         self._watching = False
         self._watch_sleeps = False
@@ -225,7 +190,7 @@ class Runtime:
         now_ms = self._now_ms()
         ticket = Ticket(name, call, deadline_ms=now_ms + deadline_ms, priority=priority)
         with self._lock:
-            batch = self._accept(ticket, now_ms, inline=True, wait=self._wait_when_full)
+            batch = self._accept(ticket, now_ms, inline=True, wait=True)
         if batch is not None:
             self._execute(batch)
         return self._wait(ticket)
@@ -257,7 +222,7 @@ class Runtime:
         now_ms = self._now_ms()
         ticket = Ticket(name, call, deadline_ms=now_ms + deadline_ms, priority=priority)
         with self._lock:
-            self._accept(ticket, now_ms, inline=False, wait=wait and self._wait_when_full)
+            self._accept(ticket, now_ms, inline=False, wait=wait)
             ticket.link = self._streams.join((threading.get_ident() if stream is None else stream, priority))
         future = ticket.future
         assert future is not None
@@ -357,14 +322,15 @@ class Runtime:
         for thread in threads:  # one that hangs in an engine ends when that returns
             thread.join(max(end_s - time.monotonic(), 0.0))
 
-    def _accept(self, ticket: Ticket, now_ms: float, *, inline: bool, wait: bool) -> _Batch | None:
+    def _accept(self, ticket: Ticket, now_ms: float, *, inline: bool, wait: bool) -> Batch | None:
         """Take a request in, under the lock; returns its batch where the caller's own thread should run it."""
         self._check_open(ticket.model)
         refusal = self._dispatcher.submit(ticket, now_ms)
-        while refusal == "full" and wait:
+        while refusal == "full" and self._wait_when_full:
             left_ms = ticket.deadline_ms - now_ms if self._rules.drop_late else NEVER
             if left_ms <= 0:
                 refusal = "late"
+            if left_ms <= 0 or not wait:
                 break
             self._room.wait(min(left_ms / 1e3, _ROOM_S))
             self._check_open(ticket.model)
@@ -385,7 +351,7 @@ class Runtime:
         if inline and self._dispatcher.waiting == 1 and not self._served[ticket.model].has_rescue:
             dispatch = self._dispatcher.next(now_ms)
             if dispatch is not None:
-                return self._begin(dispatch)
+                return self._begin(dispatch, is_runners=False)
         ticket.future = Future()
         self._wake()
         return None
@@ -417,26 +383,28 @@ class Runtime:
     def _serve(self) -> None:
         """Run batches until the runtime is closed, or one counts as hung and another runner has replaced this."""
         thread = threading.current_thread()
+        has_delivered = False
         try:
             while True:
                 with self._lock:
+                    self._delivering -= has_delivered
                     batch = self._next_or_wait()
                 self._tell_dropped()
-                if batch is not None:
-                    self._execute(batch)
+                has_delivered = batch is not None and self._execute(batch)
                 if self._closing or thread not in self._runners:
                     return
         finally:
             with self._lock:
+                self._delivering -= has_delivered
                 self._runners.discard(thread)
 
-    def _next_or_wait(self) -> _Batch | None:
+    def _next_or_wait(self) -> Batch | None:
         """The next batch; None when requests were dropped, or after closing."""
         while not self._closing:
             now_ms = self._now_ms()
             dispatch = self._dispatcher.next(now_ms)
             if dispatch is not None:
-                batch = self._begin(dispatch)
+                batch = self._begin(dispatch, is_runners=True)
                 self._room.notify_all()
                 if batch is None:
                     continue
@@ -451,20 +419,23 @@ class Runtime:
             self._idle -= 1
         return None
 
-    def _begin(self, dispatch: Dispatch) -> _Batch | None:
+    def _begin(self, dispatch: Dispatch, *, is_runners: bool) -> Batch | None:
         """The batch that this thread runs now; None where all of its requests were cancelled. Under the lock."""
         live = [ticket for ticket in map(ticket_of, dispatch.requests) if ticket.start()]
         if not live:
             self._dispatcher.complete(dispatch, dispatch.started_ms, learn=False)
             return None
+        if len(live) < len(dispatch.requests):
+            dispatch = dispatch._replace(requests=tuple(live))
         served = self._served[dispatch.model]
-        batch = _Batch(
-            dispatch._replace(requests=tuple(live)),
+        batch = Batch(
+            dispatch,
             live,
             served,
             threading.current_thread(),
             time.monotonic(),
             served.is_ready(dispatch.lane),
+            is_runners,
         )
         self._running[id(batch)] = batch
         return batch
@@ -479,6 +450,7 @@ class Runtime:
                 self._dispatcher.expire(self._now_ms())
                 hung = [batch for batch in self._running.values() if now_s - batch.since_s > self._limit_s(batch)]
                 quiet = 0 if self._running or self._dispatcher.waiting else quiet + 1
+                self._stand_in()
             for batch in hung:
                 self._give_up(batch)
             self._tell_dropped()
@@ -489,11 +461,17 @@ class Runtime:
                     self._watched.wait(None if self._watch_sleeps else period_s)
                 self._watch_sleeps = False
 
-    def _limit_s(self, batch: _Batch) -> float:
+    def _stand_in(self) -> None:
+        """Start a runner where callers' callbacks, which may wait for other results, hold all up; under the lock."""
+        free = len(self._runners) - self._delivering
+        if self._dispatcher.waiting and not self._idle and free < self._wanted_runners and not self._closing:
+            self._runners.add(self._start(self._serve, "sanderling-runner"))
+
+    def _limit_s(self, batch: Batch) -> float:
         limit_s = self._hang_timeout_ms / 1e3
         return limit_s if batch.is_warm else max(limit_s, _LOAD_S)
 
-    def _give_up(self, batch: _Batch) -> None:
+    def _give_up(self, batch: Batch) -> None:
         """A batch hangs: its requests run elsewhere, and what the call returns one day is thrown away."""
         error = EngineError(f"a call gave no answer for {self._hang_timeout_ms:g} ms and counts as hung")
         with self._lock:
@@ -501,17 +479,17 @@ class Runtime:
                 return
             self._abandon(batch)
             lost = self._failed(batch, error, hung=True)
-        self._tell_failed(batch, lost, error)
+        self._tell_failed(batch, lost, error, hung=True)
 
-    def _abandon(self, batch: _Batch) -> None:
+    def _abandon(self, batch: Batch) -> None:
         """Count neither on a batch nor on its thread; under the lock."""
         del self._running[id(batch)]
         self._runners.discard(batch.thread)
         for ticket in batch.live:
             ticket.detach()
 
-    def _execute(self, batch: _Batch) -> None:
-        """Run a batch and deliver its results, unless it was given up meanwhile."""
+    def _execute(self, batch: Batch) -> bool:
+        """Run a batch and deliver its results; False if it was given up meanwhile."""
         results: list[Outputs | SanderlingError] = []
         failure: Exception | None = None
         try:
@@ -522,13 +500,10 @@ class Runtime:
         except BaseException:
             self._interrupted(batch)
             raise
-        thread = threading.current_thread()
         with self._lock:
             if self._running.pop(id(batch), None) is None:
-                return
-            # While callers' callbacks run, which may take long or wait for other results, this is no runner.
-            is_runner = thread in self._runners
-            self._runners.discard(thread)
+                return False
+            self._delivering += batch.is_runners
             lost = self._ended(batch, results, failure)
             if self._dispatcher.waiting:
                 self._wake()
@@ -538,11 +513,9 @@ class Runtime:
         for ticket, result in zip(batch.live, results, strict=failure is None):
             self._finish(ticket, result)
         self._tell_switches()
-        if is_runner:
-            with self._lock:
-                self._runners.add(thread)
+        return True
 
-    def _interrupted(self, batch: _Batch) -> None:
+    def _interrupted(self, batch: Batch) -> None:
         """Ctrl-C or the like ended a call in the thread that runs it."""
         with self._lock:
             if id(batch) not in self._running:
@@ -556,9 +529,7 @@ class Runtime:
         for ticket in tickets:
             self._finish(ticket, EngineError("the call was interrupted"))
 
-    def _ended(
-        self, batch: _Batch, results: list[Outputs | SanderlingError], failure: Exception | None
-    ) -> list[Ticket]:
+    def _ended(self, batch: Batch, results: list[Outputs | SanderlingError], failure: Exception | None) -> list[Ticket]:
         """Note how a batch ended; returns requests that no lane could run. Under the lock."""
         if failure is not None:
             return self._failed(batch, failure)
@@ -577,7 +548,7 @@ class Runtime:
             self.latencies_ms.append(now_ms - ticket.arrival_ms)
         return []
 
-    def _failed(self, batch: _Batch, failure: Exception, *, hung: bool = False) -> list[Ticket]:
+    def _failed(self, batch: Batch, failure: Exception, *, hung: bool = False) -> list[Ticket]:
         """Requests that no lane could run; the others wait again. Under the lock."""
         self.counts["failed batches"] += 1
         for ticket in batch.live:
@@ -588,12 +559,12 @@ class Runtime:
         self._wake()
         return [ticket for ticket in map(ticket_of, lost) if self._settle(ticket, "failed")]
 
-    def _tell_failed(self, batch: _Batch, lost: list[Ticket], failure: Exception) -> None:
+    def _tell_failed(self, batch: Batch, lost: list[Ticket], failure: Exception, *, hung: bool = False) -> None:
         dispatch = batch.dispatch
         subject = f"{dispatch.model} on {batch.served.lane_name(dispatch.lane)}"
         self.tell(Event(kind="batch-failed", subject=subject, reason=first_line(failure)), model=dispatch.model)
         for ticket in lost:
-            self._finish(ticket, _failure(ticket, batch.served, failure))
+            self._finish(ticket, failure_of(ticket, batch.served, failure, hung=hung))
         self._tell_switches()
 
     def _wait(self, ticket: Ticket) -> Outputs:
@@ -693,14 +664,6 @@ def _disown_all() -> None:
 
 if sys.platform != "win32":
     os.register_at_fork(after_in_child=_disown_all)
-
-
-def _failure(request: Request, served: Served, last: Exception) -> Exception:
-    """The only failure as an error of this request's own; several in one error that names each."""
-    if len(request.failures) < 2:
-        return copy.copy(last) if isinstance(last, SanderlingError) else EngineError(first_line(last))
-    told = "; ".join(f"{served.lane_name(lane)}: {reason}" for lane, reason in request.failures)
-    return EngineError(f"every way of running '{request.model}' failed for this request: {told}")
 
 
 def _nothing() -> None:

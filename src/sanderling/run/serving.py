@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 import numpy as np
 
-from sanderling.core.errors import SanderlingError
+from sanderling.core.errors import EngineError, SanderlingError
 from sanderling.core.tensor import Array, Feeds
 from sanderling.model.package import Package
 from sanderling.run.batches import Rows, TensorPool
+from sanderling.run.copies import CopyCount, check_shape
+from sanderling.run.guard.inner import split as without_watched
 from sanderling.run.guard.response import GuardResponse
 from sanderling.run.lanes import Lane
 from sanderling.run.results import Outputs
@@ -29,7 +31,6 @@ class ServedPackage:
         pool: buffers for batches.
 
     Attributes:
-        before_load: called before a lane is loaded for a request.
         guard: that checks results, where the policy wants any checked.
         used_s: when a request last ran, on the monotonic clock.
     """
@@ -40,15 +41,14 @@ class ServedPackage:
         self.lanes = tuple(lanes)
         self.rows = rows
         self.pool = pool
-        self.before_load: Callable[[], None] | None = None
         self.guard: GuardResponse | None = None
         self.used_s = time.monotonic()
-        self._joined_bytes = 0
+        self._joined = CopyCount()
 
     @property
     def copied_bytes(self) -> int:
         """Bytes that were copied: to join callers' rows, to give them back, and between arrays and engines."""
-        return self._joined_bytes + sum(lane.copied_bytes for lane in self.lanes)
+        return self._joined.total + sum(lane.copied_bytes for lane in self.lanes)
 
     def lane_name(self, lane: int) -> str:
         """A lane's name, for events."""
@@ -71,47 +71,60 @@ class ServedPackage:
         """
         used = self.lanes[lane]
         self.used_s = time.monotonic()
-        if self.before_load is not None and not used.loaded:
-            self.before_load()
+        first = calls[0]
+        alone = len(calls) == 1 and (not self.rows.batched or call_rows <= first.rows)
+        if alone and self.guard is None:
+            return [self._outputs(used.run(first.feeds, first.outputs), used, max(call_rows, first.rows))]
+        feeds = [call.feeds for call in calls]
         counts = [call.rows for call in calls]
         size = max(call_rows, sum(counts))
-        alone = len(calls) == 1 and (not self.rows.batched or size == counts[0])
-        if alone and self.guard is None:
-            return [self._outputs(used.run(calls[0].feeds, calls[0].outputs), used, size)]
-        arrays = self._run_alone(used, calls[0]) if alone else self._run_joined(used, calls, size)
-        split = partial(self._split, calls=calls, alone=alone)
+        arrays = self._run_alone(used, first) if alone else self._run_joined(used, feeds, size)
+        split = partial(self._split, counts=counts, alone=alone)
         if self.guard is None:
             results: list[Outputs | SanderlingError] = [self._outputs(part, used, size) for part in split(arrays)]
         else:
-            results = self.guard.checked(used, arrays, [call.feeds for call in calls], split, counts, size)
-        for call, result in zip(calls, results, strict=True):
-            if call.outputs is not None and isinstance(result, Outputs):
-                self._give(result, call.outputs)
-        return results
+            results = self.guard.checked(used, arrays, feeds, split, counts, size)
+        return [
+            self._given(result, call.outputs) if isinstance(result, Outputs) and call.outputs is not None else result
+            for call, result in zip(calls, results, strict=True)
+        ]
+
+    def run_again(self, lane: Lane, feeds: Feeds) -> dict[str, Array]:
+        """The model's own outputs from another run of one request, filled up where calls have a fixed size."""
+        count = self.rows.count(feeds)
+        if not self.rows.batched or self.rows.fixed in (0, count):
+            return without_watched(lane.run(feeds))[0]
+        arrays = without_watched(self._run_joined(lane, [feeds], self.rows.fixed))[0]
+        return self.rows.split(arrays, [count])[0]
 
     def _run_alone(self, lane: Lane, call: Call) -> dict[str, Array]:
         """One request by itself, into its caller's own arrays where the graph returns nothing else."""
         return lane.run(call.feeds, None if lane.is_watched else call.outputs)
 
-    def _run_joined(self, lane: Lane, calls: Sequence[Call], size: int) -> dict[str, Array]:
-        joined, copied = self.rows.join([call.feeds for call in calls], size, self.pool)
-        self._joined_bytes += copied
+    def _run_joined(self, lane: Lane, feeds: Sequence[Feeds], size: int) -> dict[str, Array]:
+        joined, copied = self.rows.join(feeds, size, self.pool)
+        self._joined.add(copied)
         try:
             return lane.run(joined)
         finally:
             for buffer in joined.values():
                 self.pool.give_back(buffer)
 
-    def _split(self, arrays: dict[str, Array], *, calls: Sequence[Call], alone: bool) -> list[dict[str, Array]]:
-        return [arrays] if alone else self.rows.split(arrays, [call.rows for call in calls])
+    def _split(self, arrays: dict[str, Array], *, counts: Sequence[int], alone: bool) -> list[dict[str, Array]]:
+        return [arrays] if alone else self.rows.split(arrays, counts)
 
-    def _give(self, result: Outputs, given: Feeds) -> None:
-        """Put a result into its caller's own arrays, unless it is there already."""
+    def _given(self, result: Outputs, given: Feeds) -> Outputs | EngineError:
+        """The result in its caller's own arrays, copied unless it is there already."""
         for name, array in result.items():
             if array is not given[name]:
+                try:
+                    check_shape(name, array.shape, given[name], result.lane)
+                except EngineError as error:
+                    return error
                 np.copyto(given[name], array)
-                self._joined_bytes += array.nbytes
+                self._joined.add(array.nbytes)
                 result[name] = given[name]
+        return result
 
     def _outputs(self, arrays: dict[str, Array], lane: Lane, rows: int) -> Outputs:
         return Outputs(arrays, lane=lane.name, variant=lane.variant.id, batch_rows=rows)

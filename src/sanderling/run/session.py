@@ -6,19 +6,21 @@ import asyncio
 import itertools
 import math
 import sys
+import threading
 import time
 import weakref
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
 from types import TracebackType
+from typing import Protocol
 
 from sanderling.core.errors import EngineError, OptionError, QueueFullError, SanderlingError, TensorError
 from sanderling.core.machine import usable_cores
 from sanderling.core.progress import Event
 from sanderling.core.statistics import percentiles
-from sanderling.core.tensor import Array, Feeds, TensorSpec, check_feeds, check_outputs
+from sanderling.core.tensor import Array, Feeds, TensorSpec, check_feeds, check_outputs, empty_arrays
 from sanderling.model.manifest import Manifest, RowCost, Variant
 from sanderling.model.package import Package
 from sanderling.model.plan import PlanEntry
@@ -26,7 +28,8 @@ from sanderling.run.batches import Rows, TensorPool
 from sanderling.run.conditions import Conditions, limits_heat
 from sanderling.run.emulation.engine import EmulatedDevices
 from sanderling.run.engines.base import DeviceKind, Placement
-from sanderling.run.guard.response import GuardResponse, guards
+from sanderling.run.guard.response import GuardResponse
+from sanderling.run.isolated import IsolatedExecutable
 from sanderling.run.lanes import Lane, LanePlan, matches, plan_lane, rank_lanes
 from sanderling.run.placing import Requirement, check_placement, choose_place, parse_requirement
 from sanderling.run.policy import NEVER
@@ -49,13 +52,26 @@ _FULL_RETRY_S = 0.032
 PLAIN = Policy(batch_tuning=BatchTuning(max_batch_size=1), guard=Guard(check_finite=False))
 
 
+class Shared(Protocol):
+    """What the sessions of a pool have in common."""
+
+    runtime: Runtime
+    conditions: Conditions
+
+    def make_room(self, name: str, size_bytes: int) -> None:
+        """A model is about to hold as many bytes."""
+
+    def forget(self, session: Session) -> None:
+        """A session was closed."""
+
+
 class Session:
     """Runs a package. Close it, or use it in a ``with`` block.
 
     Attributes:
         package: that was opened.
         policy: that it follows.
-        conditions: what the sensors say, where the policy limits heat or sensors were given; of the pool in a pool.
+        conditions: what the sensors say, where the policy limits heat or sensors were given; the pool's in a pool.
         opened_at: file and line of the program that opened it.
         number: of sessions that this process opened before.
     """
@@ -68,8 +84,8 @@ class Session:
         events: Sequence[Event] = (),
         *,
         requirement: Requirement | None = None,
-        runtime: Runtime | None = None,
         sensors: Sensors | None = None,
+        shared: Shared | None = None,
         name: str = "",
     ) -> None:
         self.package = package
@@ -78,8 +94,10 @@ class Session:
         self.number = next(_NUMBERS)
         rows = Rows(self.inputs, self.outputs, profiles=policy.batch_tuning.profiles)
         self._accepted = rows.accepted
-        self._own_runtime = runtime is None
-        self._runtime = runtime or new_runtime(policy)
+        self._adding = threading.Lock()
+        self._shared = shared
+        self._runtime = shared.runtime if shared is not None else new_runtime(policy)
+        self._closed = False
         lanes = [self._lane(plan) for plan in plans]
         self._served = ServedPackage(
             name or package.manifest.name, package, lanes, rows, TensorPool(policy.tensor_pool_size)
@@ -90,21 +108,21 @@ class Session:
             first = self._load_first(hot=policy.recovery.loading == "hot")
             if requirement is not None:
                 check_placement(lanes[first].load().placement, requirement)
-            if guards(policy):
+            if policy.guard.checks_anything:
                 self._served.guard = self._guard(lanes[first])
-        except SanderlingError:
+            self._runtime.add(
+                self._served,
+                [self._rule(lane) for lane in lanes],
+                [_prior(lane, self.manifest.row_cost) for lane in lanes],
+                batching=_batching(policy, rows),
+                recovery=recovery_rule(policy),
+                costs=[lane.plan.cost for lane in lanes],
+                capacities=_capacities(lanes),
+            )
+        except BaseException:
             self._close_lanes()
             raise
-        self._runtime.add(
-            self._served,
-            [self._rule(lane) for lane in self._served.lanes],
-            [_prior(lane, self.manifest.row_cost) for lane in self._served.lanes],
-            batching=_batching(policy, rows),
-            recovery=recovery_rule(policy),
-            costs=[lane.plan.cost for lane in self._served.lanes],
-            capacities=_capacities(self._served.lanes),
-        )
-        self.conditions = self._conditions(sensors) if self._own_runtime else None
+        self.conditions = shared.conditions if shared is not None else self._conditions(sensors)
         _OPEN.add(self)
 
     @property
@@ -175,7 +193,7 @@ class Session:
     @property
     def guard_counts(self) -> dict[str, int]:
         """Trips, retries, stale results and shadow runs so far; empty where nothing is checked."""
-        return dict(self._served.guard.counts) if self._served.guard is not None else {}
+        return self._served.guard.counts if self._served.guard is not None else {}
 
     @property
     def lanes(self) -> tuple[str, ...]:
@@ -185,7 +203,8 @@ class Session:
     @property
     def events(self) -> list[Event]:
         """What was not done as planned, switched or given up, with the reason; the last thousand."""
-        return [timed.event for timed in self._runtime.events if timed.model == self._served.name]
+        alone, name = self._shared is None, self._served.name
+        return [timed.event for timed in list(self._runtime.events) if alone or timed.model == name]
 
     @property
     def copied_bytes(self) -> int:
@@ -278,6 +297,27 @@ class Session:
             else:
                 return await asyncio.wrap_future(future)
 
+    def buffers(self, rows: int = 1) -> tuple[dict[str, Array], dict[str, Array]]:
+        """Arrays for the inputs and for ``outputs`` that the engine in use reads and writes without a copy.
+
+        Where it runs in a process of its own, they are memory that both share: the same one every time, for one call at
+        a time. After a switch, a release or a crash they are copied as any other array. Where the engine runs in this
+        process, they are new arrays.
+
+        Args:
+            rows: along a dynamic first axis; any other dynamic axis is 1.
+
+        Raises:
+            TensorError: an input or output is of strings.
+            EngineError: the session is closed, or loading failed.
+        """
+        executable = self._active.load()
+        if isinstance(executable, IsolatedExecutable):
+            returned = executable.output_buffers(rows)
+            return executable.buffers(rows), {spec.name: returned[spec.name] for spec in self.outputs}
+        ways = self._served.rows
+        return empty_arrays(ways.accepted, rows), empty_arrays(ways.returned, rows)
+
     def switch(self, *, device: str | None = None, precision: str | None = None) -> str:
         """Use another device or precision from the next batch on; without arguments the policy chooses again.
 
@@ -293,6 +333,8 @@ class Session:
         Raises:
             OptionError: there is no such way of running here; the message says which there are.
         """
+        if self._served.guard is not None:
+            self._served.guard.reset()
         if device is None and precision is None:
             self._runtime.switch(self._served.name, -1, "the policy chooses again")
             return self._active.name
@@ -307,7 +349,7 @@ class Session:
         first = self.conditions.first if self.conditions is not None else None
         energy_j = None
         if reading is not None and first is not None and reading.energy_j is not None and first.energy_j is not None:
-            energy_j = (reading.energy_j - first.energy_j) / max(counts["completed"], 1)
+            energy_j = (reading.energy_j - first.energy_j) / counts["completed"] if counts["completed"] else None
         return Statistics(
             lane=self.lane,
             requests={kind: counts[kind] for kind in FATES},
@@ -355,23 +397,26 @@ class Session:
         released = [lane.release() for lane in self._served.lanes]
         return any(released)
 
-    def before_load(self, call: Callable[[], None]) -> None:
-        """Call this before a way of running is loaded for a request."""
-        self._served.before_load = call
-
     def close(self, *, drain_s: float = DRAIN_S) -> None:
         """Let what waits and runs end within ``drain_s``, and give back what the session holds.
 
         A second call does nothing.
         """
+        if self._closed or self._runtime.is_forked:
+            return
+        if self._served.guard is not None:
+            self._served.guard.close()
         self._runtime.remove(
             self._served.name, reason="the session was closed before this request ran", drain_s=drain_s
         )
-        if self.conditions is not None:
-            self.conditions.close()
-        if self._own_runtime:
+        if self._shared is not None:
+            self._shared.forget(self)
+        else:
+            if self.conditions is not None:
+                self.conditions.close()
             self._runtime.close()
         self._close_lanes()
+        self._closed = True
         _OPEN.discard(self)
 
     @property
@@ -415,19 +460,26 @@ class Session:
         raise OptionError(f"no way of running {wanted} here: available are {', '.join(self.lanes)}")
 
     def _lane(self, plan: LanePlan) -> Lane:
+        isolated = self.policy.isolation == "process"
         return Lane(
             self.package,
             plan,
-            isolated=self.policy.isolation == "process",
+            isolated=isolated,
             timeout_s=self.policy.recovery.hang_timeout / 1e3,
             watched=self.policy.guard.inner_tensors,
+            before_load=self._make_room if self._shared is not None else None,
         )
+
+    def _make_room(self, lane: Lane) -> None:
+        assert self._shared is not None
+        self._shared.make_room(self._served.name, self.size_bytes + lane.plan.size_bytes)
 
     def _guard(self, first: Lane) -> GuardResponse:
         guard = GuardResponse(
             self.package,
             self.policy,
-            self._served.lanes,
+            lambda: self._served.lanes,
+            run_again=self._served.run_again,
             tell=partial(self._runtime.tell, model=self._served.name),
             take_safe=lambda lane: self._runtime.switch(self._served.name, lane, "the breaker has opened"),
         )
@@ -436,11 +488,15 @@ class Session:
 
     def _add_lane(self, plan: LanePlan) -> int:
         lane = self._lane(plan)
-        self._served.lanes = (*self._served.lanes, lane)
-        self._runtime.add_lane(
-            self._served.name, self._rule(lane), _prior(lane, self.manifest.row_cost), cost=plan.cost
-        )
-        return len(self._served.lanes) - 1
+        with self._adding:
+            for index, known in enumerate(self._served.lanes):
+                if known.name == lane.name:  # another thread was sooner
+                    return index
+            self._served.lanes = (*self._served.lanes, lane)
+            self._runtime.add_lane(
+                self._served.name, self._rule(lane), _prior(lane, self.manifest.row_cost), cost=plan.cost
+            )
+            return len(self._served.lanes) - 1
 
     def _conditions(self, sensors: Sensors | None) -> Conditions | None:
         if sensors is None and not limits_heat(self.policy):
@@ -461,7 +517,8 @@ class Session:
                 if len(self._served.lanes) == 1:
                     raise
                 failures.append(f"{lane.name}: {error}")
-                self._runtime.tell(Event(kind="load-failed", subject=lane.name, reason=str(error)))
+                event = Event(kind="load-failed", subject=lane.name, reason=str(error))
+                self._runtime.tell(event, model=self._served.name)
             else:
                 first = index if first is None else first
                 if not hot:
@@ -471,8 +528,6 @@ class Session:
         return first
 
     def _close_lanes(self) -> None:
-        if self._served.guard is not None:
-            self._served.guard.close()
         for lane in self._served.lanes:
             lane.close()
 

@@ -17,7 +17,7 @@ class Statistics(BaseModel):
         copied_bytes: between callers' arrays and engines, and to join callers' rows.
         guard: trips, retries, stale results, shadow runs.
         energy_j_per_inference: joules that the sensors counted for each completed request; None where they cannot
-            be measured.
+            be measured, and before the first.
     """
 
     model_config = ConfigDict(frozen=True)

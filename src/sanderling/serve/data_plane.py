@@ -76,7 +76,7 @@ class ServedModel:
         version: as clients say it.
         session: that runs it.
         statistics: as the protocol's statistics extension wants them.
-        batched: whether the first axis of all tensors counts rows.
+        is_leaving: it was taken away, and takes no more requests.
     """
 
     def __init__(self, name: str, version: str, session: Session) -> None:

@@ -6,7 +6,8 @@ import asyncio
 import signal
 import sys
 from collections.abc import Callable, Iterable
-from typing import Protocol
+from contextlib import suppress
+from typing import Any, Protocol
 
 from sanderling.core.errors import EngineError, OptionError, SanderlingError, UnavailableError
 from sanderling.run.pool import Pool
@@ -172,8 +173,21 @@ def serve(settings: Settings, *, started: Callable[[Server], None] | None = None
         SanderlingError: a package, the policy or a port cannot be used.
         UnavailableError: an extra is not installed.
     """
+    raise_file_limit()
     with asyncio.Runner(loop_factory=_new_loop) as runner:
         runner.run(_serve(settings, started))
+
+
+def raise_file_limit() -> None:
+    """Take as many open files as the system allows this process: each connection is one."""
+    if sys.platform == "win32":
+        return
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        with suppress(OSError, ValueError):  # some systems allow less than they say
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _new_loop() -> asyncio.AbstractEventLoop:
@@ -192,6 +206,7 @@ async def _serve(settings: Settings, started: Callable[[Server], None] | None) -
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     server = Server(settings)
+    loop.set_exception_handler(lambda _, context: _log_fault(server, context))
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
     if hasattr(signal, "SIGHUP"):
@@ -210,6 +225,15 @@ async def _serve(settings: Settings, started: Callable[[Server], None] | None) -
     server.services.log.info("stopping", f"stopping: requests may end within {settings.drain_s:g} s")
     await server.stop()
     server.services.log.info("stopped", "stopped")
+
+
+def _log_fault(server: Server, context: dict[str, Any]) -> None:
+    """Something failed in the event loop that nobody waits for."""
+    error = context.get("exception")
+    if isinstance(error, Exception):
+        server.services.log.failure("fault", error)
+    else:
+        server.services.log.warning("fault", str(context.get("message", "")))
 
 
 def _since(events: Iterable[TimedEvent], seen: TimedEvent | None) -> list[TimedEvent]:

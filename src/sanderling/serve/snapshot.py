@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pydantic import BaseModel, ConfigDict
@@ -198,12 +198,10 @@ def describe(plane: DataPlane) -> Setup:
     )
 
 
-def conditions_of(plane: DataPlane) -> Iterator[Conditions]:
+def conditions_of(plane: DataPlane) -> tuple[Conditions, ...]:
     """The readers of sensors: the pool's, and those of sessions outside it."""
-    yield plane.pool.conditions
-    for model in plane.models:
-        if model.session.conditions is not None:
-            yield model.session.conditions
+    own = [model.session.conditions for model in plane.models if model.session.conditions is not None]
+    return tuple(dict.fromkeys([plane.pool.conditions, *own]))
 
 
 def device_samples(plane: DataPlane) -> dict[str, DeviceSample]:

@@ -83,7 +83,7 @@ def element_count(name: str, shape: object) -> int:
     Raises:
         TensorError: it is no list of whole numbers ≥ 0, or has more axes or elements than any array.
     """
-    if not isinstance(shape, Sequence) or isinstance(shape, str | bytes):
+    if not isinstance(shape, list | tuple):
         raise TensorError(f"tensor '{name}' has shape {_cut(shape)}: expected a list of whole numbers ≥ 0")
     if len(shape) > _MOST_AXES:
         raise TensorError(f"tensor '{name}' has {len(shape)} axes: at most {_MOST_AXES} are taken")

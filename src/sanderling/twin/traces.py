@@ -157,23 +157,6 @@ def read_csv(path: Path) -> Trace:
         raise DataError(f"trace {path} is no CSV file in UTF-8: {error}") from error
 
 
-def write_csv(path: Path, trace: Trace) -> None:
-    """Write a trace so that ``read_csv`` reads the same."""
-    with path.open("w", encoding="utf-8", newline="") as stream:
-        writer = csv.writer(stream, lineterminator="\n")
-        writer.writerow(COLUMNS)
-        for model, time_ms, deadline_ms, priority, rows in zip(
-            trace.model.tolist(),
-            trace.time_ms.tolist(),
-            trace.deadline_ms.tolist(),
-            trace.priority.tolist(),
-            trace.rows.tolist(),
-            strict=True,
-        ):
-            due = "" if deadline_ms == NEVER else repr(deadline_ms)
-            writer.writerow((repr(time_ms), trace.models[model], due, priority, rows))
-
-
 @dataclass(frozen=True)
 class _Stream:
     model: str

@@ -257,6 +257,22 @@ def test_request_spills_to_another_device_only_when_it_would_be_late():
     assert spilled.device == "cpu"
 
 
+def test_request_spills_early_from_a_device_that_is_busier_than_the_cap():
+    made = add(dispatcher(), latencies=[from_table({1: 10.0}), from_table({1: 12.0})], batching=BatchRules(1, 1, 10.0))
+    for now_ms in range(0, 3000, 10):
+        submit(made, Request("a"), now_ms=now_ms)
+        made.complete(made.next(now_ms), now_ms + 10.0)
+    submit(made, *requests(2), now_ms=3000.0)
+    assert [made.next(3000.0).device for _ in range(2)] == ["npu", "cpu"]
+
+
+def test_a_batch_is_not_so_large_that_it_counts_as_slow():
+    rule = LaneRule("npu", "npu", slow_ms=15.0)
+    made = add(dispatcher(), lanes=(rule,), latencies=[from_table({1: 8.0})], batching=BatchRules(1, 8, 16.67))
+    submit(made, *requests(4))
+    assert made.next(0.0).rows == 1
+
+
 def test_background_work_leaves_room_and_the_host_is_told_when_to_ask_again():
     made = add(dispatcher(), lanes=(CPU,))
     now_ms = 0.0

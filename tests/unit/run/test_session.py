@@ -10,6 +10,7 @@ import pytest
 import sanderling
 from sanderling.api import build
 from sanderling.core.errors import EngineError, OptionError, PackageError, TensorError
+from sanderling.run.policy.document import Policy
 from sanderling.run.session import load, open_sessions
 from tests.models import conv_classifier, random_arrays, run_directly, save, sum_and_difference
 
@@ -46,6 +47,27 @@ def test_numbers_equal_onnx_runtimes_own(package, variant, rows):
         expected = run_directly(session.package.file(session.variant.file), {"image": images(rows)}, optimized=True)
     assert outputs.keys() == {"scores"}
     np.testing.assert_array_equal(outputs["scores"], expected["scores"])
+
+
+@pytest.mark.parametrize("isolation", ["thread", "process"])
+@pytest.mark.parametrize("rows", [1, 5])
+def test_nothing_is_copied_with_the_session_s_own_buffers(package, isolation, rows):
+    with load(package, policy=Policy(isolation=isolation), variant="fp32") as session:
+        inputs, outputs = session.buffers(rows)
+        for _ in range(2):
+            inputs["image"][:] = images(rows)
+            assert session.run(inputs, outputs=outputs)["scores"] is outputs["scores"]
+        assert session.copied_bytes == 0
+        np.testing.assert_array_equal(outputs["scores"], session.run(images(rows))["scores"])
+
+
+def test_buffers_of_a_process_that_is_gone_still_work_as_arrays(package):
+    with load(package, policy=Policy(isolation="process"), variant="fp32") as session:
+        inputs, outputs = session.buffers(2)
+        inputs["image"][:] = images(2)
+        session.release()
+        session.run(inputs, outputs=outputs)
+        np.testing.assert_array_equal(outputs["scores"], session.run(images(2))["scores"])
 
 
 def test_fp32_keeps_the_numbers_of_the_source(package):

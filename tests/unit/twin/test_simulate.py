@@ -136,7 +136,8 @@ def test_a_throttled_device_takes_longer():
 
 
 def test_heat_moves_a_model_away_and_back_with_the_temperatures_as_reasons():
-    result = played("article", text="camera:b@100fps", minutes=1, models={"b": table().models["b"]})
+    devices = {"npu": {"power_w": 4.0, "thermal": {"tau_s": 4.0, "r_c_per_w": 16.0}}, "cpu": {}}
+    result = played("article", text="camera:b@100fps", minutes=1, models={"b": table().models["b"]}, devices=devices)
     away, back = result.switches[:2]
     assert (away.source, away.target) == ("npu", "cpu")
     assert "it is left at 75 °C" in away.reason

@@ -5,9 +5,19 @@ from hypothesis import strategies as st
 
 from sanderling.core.errors import DataError, OptionError
 from sanderling.run.policy import NEVER
-from sanderling.twin.traces import read_csv, specified, trace_of, write_csv
+from sanderling.twin.traces import COLUMNS, read_csv, specified, trace_of
 
 MIXED = "camera:a@30fps×2,deadline=33,jitter=3+poisson:b@40/s,deadline=50,priority=-1+bursty:a@5/s,burst=80/s,rows=2"
+
+
+def write_csv(path, trace):
+    lines = [",".join(COLUMNS)]
+    for index in range(len(trace)):
+        deadline_ms = float(trace.deadline_ms[index])
+        due = "" if deadline_ms == NEVER else repr(deadline_ms)
+        name = trace.models[trace.model[index]]
+        lines.append(f"{float(trace.time_ms[index])!r},{name},{due},{trace.priority[index]},{trace.rows[index]}")
+    path.write_text("\n".join(lines) + "\n")
 
 
 def csv_file(tmp_path, text):

@@ -37,13 +37,13 @@ NAME = "emulated"
 
 @dataclass
 class _Device:
-    """Heat of a device, as far as it was last looked at, and how long it was busy since."""
+    """Heat of a device, as far as it was last looked at, and whether it has been busy since."""
 
     described: TableDevice
     rule: HeatRule
     heat: Heat
     looked_s: float
-    busy_s: float = 0.0
+    busy: bool = False
     energy_j: float = 0.0
     gone: bool = False
     turn: threading.Lock = field(default_factory=threading.Lock)
@@ -131,12 +131,18 @@ class EmulatedDevices:
             self._check_there(device)
             start_s = time.monotonic()
             wanted_s = predict_ms(self._entries[device].latency, rows) / 1e3 * slowdown(state.rule, state.heat)
-            outputs = call()
-            time.sleep(max(start_s + wanted_s - time.monotonic(), 0.0))
-            with self._lock:
-                state.busy_s += time.monotonic() - start_s
-                self._look(state, time.monotonic())
+            self._become(state, busy=True)
+            try:
+                outputs = call()
+                time.sleep(max(start_s + wanted_s - time.monotonic(), 0.0))
+            finally:
+                self._become(state, busy=False)
             return outputs
+
+    def _become(self, device: _Device, *, busy: bool) -> None:
+        with self._lock:
+            self._look(device, time.monotonic())
+            device.busy = busy
 
     def _check_there(self, device: str) -> None:
         if self._devices[device].gone:
@@ -147,11 +153,10 @@ class EmulatedDevices:
         passed_s = now_s - device.looked_s
         if passed_s <= 0:
             return
-        busy = min(device.busy_s / passed_s, 1.0)
-        power_w = device.described.idle_w + busy * (device.described.power_w - device.described.idle_w)
+        power_w = device.described.power_w if device.busy else device.described.idle_w
         device.heat = after_power(device.rule, device.heat, power_w=power_w, seconds=passed_s * self._pace)
         device.energy_j += power_w * passed_s
-        device.looked_s, device.busy_s = now_s, 0.0
+        device.looked_s = now_s
 
 
 class EmulatedExecutable:
@@ -166,7 +171,8 @@ class EmulatedExecutable:
     @property
     def copied_bytes(self) -> int:
         """Bytes that were copied between the caller's arrays and the engine."""
-        return self._inner.copied_bytes if self._inner is not None else 0
+        inner = self._inner
+        return inner.copied_bytes if inner is not None else 0
 
     def run(self, feeds: Feeds, outputs: Feeds | None = None) -> dict[str, Array]:
         """Execute once, into ``outputs`` where they are given.
@@ -174,12 +180,11 @@ class EmulatedExecutable:
         Raises:
             EngineError: execution failed, the device is gone, or the executable is closed.
         """
-        if self._inner is None:
+        inner = self._inner  # held until the call ends, whoever closes meanwhile
+        if inner is None:
             raise EngineError("emulated: the graph is closed; load the package again")
         first = feeds[self.inputs[0].name]
-        return self._devices.occupy(
-            self._device, len(first) if first.ndim else 1, partial(self._inner.run, feeds, outputs)
-        )
+        return self._devices.occupy(self._device, len(first) if first.ndim else 1, partial(inner.run, feeds, outputs))
 
     def close(self) -> None:
         """Drop the graph; a second call does nothing."""

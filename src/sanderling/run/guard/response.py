@@ -27,6 +27,11 @@ from sanderling.run.policy.rules import breaker_rules
 from sanderling.run.results import Outputs
 
 _SHADOWS = 16  # that may wait to be compared
+_END_S = 1.0
+_SHAPES = 8  # of inputs whose last good result is kept
+
+_Shapes = tuple[tuple[int, ...], ...]
+_Shadow = tuple[Lane, Lane, Feeds, dict[str, Array]]
 
 
 class GuardResponse:
@@ -35,40 +40,51 @@ class GuardResponse:
     Args:
         package: that runs.
         policy: with what is checked.
-        lanes: ways of running; the first with FP32 is the safe one.
+        lanes: gives the ways of running; the first with FP32 is the safe one.
+        run_again: runs a request by itself on a lane; returns the model's own outputs.
         tell: told about every trip.
         take_safe: called with the safe lane's index when the breaker opens.
-
-    Attributes:
-        counts: trips, retries, stale results, shadow runs and those that were left out because too many waited.
     """
 
     def __init__(
         self,
         package: Package,
         policy: Policy,
-        lanes: Sequence[Lane],
+        lanes: Callable[[], Sequence[Lane]],
         *,
+        run_again: Callable[[Lane, Feeds], dict[str, Array]],
         tell: Callable[[Event], None],
         take_safe: Callable[[int], None],
     ) -> None:
-        self.counts: Counter[str] = Counter()
+        self._counts: Counter[str] = Counter()
         self._package = package
         self._policy = policy
         self._checks = Checks.of(policy.guard, package, package.manifest.outputs)
-        self._safe = next((index for index, lane in enumerate(lanes) if lane.variant.id == SAFE_VARIANT), None)
         self._lanes = lanes
+        self._run_again = run_again
         self._tell, self._take_safe = tell, take_safe
         self._rules = breaker_rules(policy)
         self._breaker = BreakerState()
-        self._last_good: dict[str, Array] | None = None
+        self._last_good: dict[_Shapes, dict[str, Array]] = {}  # the latest of them last
+        self._closed = False
         self._lock = threading.Lock()
         self._sampler = ShadowSampler(policy.guard.shadow_share)
         self._numbers = itertools.count()
-        self._shadows: queue.Queue[tuple[Lane, Feeds, dict[str, Array]] | None] = queue.Queue(_SHADOWS)
+        self._shadows: queue.Queue[_Shadow | None] = queue.Queue(_SHADOWS)
         self._shadow_thread: threading.Thread | None = None
         for note in self._checks.notes:
             tell(note)
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Trips, retries, stale results, shadow runs and those that were left out because too many waited."""
+        with self._lock:
+            return dict(self._counts)
+
+    def reset(self) -> None:
+        """Close the breaker: the session has left the safe variant."""
+        with self._lock:
+            self._breaker = BreakerState()
 
     def learn(self, lane: Lane) -> None:
         """Take the limits of watched tensors from the golden inputs."""
@@ -113,7 +129,9 @@ class GuardResponse:
 
     def close(self) -> None:
         """End the shadow runs; those that wait are given up."""
-        thread = self._shadow_thread
+        with self._lock:
+            self._closed = True
+            thread = self._shadow_thread
         if thread is None:
             return
         while True:
@@ -121,8 +139,8 @@ class GuardResponse:
                 self._shadows.get_nowait()
             except queue.Empty:
                 break
-        self._shadows.put(None)
-        thread.join(timeout=1.0)
+        self._shadows.put(None)  # nobody else puts anything there any more
+        thread.join(timeout=_END_S)
 
     def _tripped(
         self, lane: Lane, feeds: Feeds, result: dict[str, Array], fault: Fault, rows: int
@@ -131,23 +149,28 @@ class GuardResponse:
         action = self._note(lane, feeds, result, fault)
         told = str(fault)
         if action == "retry-fp32":
-            if self._safe is None:
-                return GuardError(f"a result failed its check ({told}), and there is no FP32 variant to run instead")
-            return self._retried(feeds, told)
+            safe = self._safe()
+            if safe is None:
+                ways = ", ".join(lane.name for lane in self._lanes())
+                return GuardError(f"a result failed its check ({told}), and FP32 is not among the ways to run: {ways}")
+            return self._retried(safe[1], feeds, told)
         with self._lock:
-            last = self._last_good
+            last = self._last_good.get(_shapes(feeds))
         if action == "last-good" and last is not None:
-            self.counts["stale"] += 1
-            copy = {name: array.copy() for name, array in last.items()}
-            return Outputs(copy, lane=lane.name, variant=lane.variant.id, batch_rows=rows, stale=True, tripped=told)
+            self._count("stale")
+            return Outputs(
+                _copies(last), lane=lane.name, variant=lane.variant.id, batch_rows=rows, stale=True, tripped=told
+            )
         return GuardError(f"a result of '{self._package.manifest.name}' failed its check: {told}")
 
-    def _retried(self, feeds: Feeds, told: str) -> Outputs | SanderlingError:
-        assert self._safe is not None
-        safe = self._lanes[self._safe]
-        self.counts["retries"] += 1
+    def _safe(self) -> tuple[int, Lane] | None:
+        """The safe lane with its index."""
+        return next(((index, lane) for index, lane in enumerate(self._lanes()) if _is_safe(lane)), None)
+
+    def _retried(self, safe: Lane, feeds: Feeds, told: str) -> Outputs | SanderlingError:
+        self._count("retries")
         try:
-            result = split(safe.run(feeds))[0]
+            result = self._run_again(safe, feeds)
         except SanderlingError as error:
             return GuardError(f"a result failed its check ({told}), and FP32 failed as well: {error}")
         again = self._checks.fault(result)
@@ -157,22 +180,21 @@ class GuardResponse:
 
     def _note(self, lane: Lane, feeds: Feeds, result: Mapping[str, Array], fault: Fault) -> str:
         """Count a trip, tell it, keep a reproducer, and open the breaker where it is due; returns what to do."""
-        is_safe = lane.variant.id == SAFE_VARIANT
         with self._lock:
-            self.counts["trips"] += 1
+            self._counts["trips"] += 1
             self._breaker, action, opens = after_trip(
                 self._rules,
                 self._breaker,
                 now_ms=time.monotonic() * 1e3,
-                has_last_good=self._last_good is not None,
-                is_safe=is_safe,
+                has_last_good=_shapes(feeds) in self._last_good,
+                is_safe=_is_safe(lane),
             )
         kept = self._reproducer(lane, feeds, result, fault)
         self._tell(Event(kind="guard-tripped", subject=lane.name, reason=f"{fault}; {action}{kept}"))
-        if opens and self._safe is not None:
+        if opens and (safe := self._safe()) is not None:
             reason = f"{self._rules.trips} trips within {self._rules.window_ms / 1e3:g} s"
-            self._tell(Event(kind="breaker-opened", subject=self._lanes[self._safe].name, reason=reason))
-            self._take_safe(self._safe)
+            self._tell(Event(kind="breaker-opened", subject=safe[1].name, reason=reason))
+            self._take_safe(safe[0])
         return action
 
     def _reproducer(self, lane: Lane, feeds: Feeds, result: Mapping[str, Array], fault: Fault) -> str:
@@ -198,46 +220,62 @@ class GuardResponse:
     def _keep(self, lane: Lane, feeds: Feeds, result: dict[str, Array]) -> None:
         """Keep a good result where the policy may need it, and let some run again in FP32."""
         if self._policy.guard.on_trip == "last-good":
-            copy = {name: array.copy() for name, array in result.items()}
+            shapes, copies = _shapes(feeds), _copies(result)
             with self._lock:
-                self._last_good = copy
-        if not self._sampler.share or self._safe is None or lane.variant.id == SAFE_VARIANT:
+                self._last_good.pop(shapes, None)
+                self._last_good[shapes] = copies
+                if len(self._last_good) > _SHAPES:
+                    del self._last_good[next(iter(self._last_good))]
+        if not self._sampler.share or _is_safe(lane):
             return
-        if not self._sampler.takes(next(self._numbers)):
+        if not self._sampler.takes(next(self._numbers)) or (safe := self._safe()) is None:
             return
-        taken = lane, {name: array.copy() for name, array in feeds.items()}, {n: a.copy() for n, a in result.items()}
-        try:
-            self._shadows.put_nowait(taken)
-        except queue.Full:
-            self.counts["shadows left out"] += 1
-            return
+        taken = lane, safe[1], _copies(feeds), _copies(result)
         with self._lock:
+            if self._closed:
+                return
+            try:
+                self._shadows.put_nowait(taken)
+            except queue.Full:
+                self._counts["shadows left out"] += 1
+                return
             if self._shadow_thread is None:
                 self._shadow_thread = threading.Thread(target=self._compare, name="sanderling-shadow", daemon=True)
                 self._shadow_thread.start()
 
     def _compare(self) -> None:
         """Run what was sampled in FP32, and trip where it disagrees."""
-        assert self._safe is not None
         tolerances: dict[str, Tolerance] = {}
         while (taken := self._shadows.get()) is not None:
-            lane, feeds, result = taken
+            lane, safe, feeds, result = taken
             tolerance = tolerances.get(lane.variant.id)
             try:
                 if tolerance is None:
                     tolerance = Tolerance.of(self._package, lane.variant, self._policy.guard.shadow_tolerance)
                     tolerances[lane.variant.id] = tolerance
-                reference = split(self._lanes[self._safe].run(feeds))[0]
+                    for note in tolerance.notes:
+                        self._tell(note)
+                reference = self._run_again(safe, feeds)
             except SanderlingError as error:
                 self._tell(Event(kind="shadow-failed", subject=lane.name, reason=str(error)))
                 continue
-            self.counts["shadows"] += 1
+            self._count("shadows")
             fault = disagreement(result, reference, tolerance)
             if fault is not None:
                 self._note(lane, feeds, result, fault)
 
+    def _count(self, kind: str) -> None:
+        with self._lock:
+            self._counts[kind] += 1
 
-def guards(policy: Policy) -> bool:
-    """Whether a policy has anything checked."""
-    guard = policy.guard
-    return bool(guard.check_finite or guard.ranges or guard.distribution or guard.inner_tensors or guard.shadow_share)
+
+def _copies(arrays: Feeds) -> dict[str, Array]:
+    return {name: array.copy() for name, array in arrays.items()}
+
+
+def _is_safe(lane: Lane) -> bool:
+    return lane.variant.id == SAFE_VARIANT
+
+
+def _shapes(feeds: Feeds) -> _Shapes:
+    return tuple(array.shape for array in feeds.values())

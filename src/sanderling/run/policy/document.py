@@ -213,8 +213,9 @@ class Scheduling(_Section):
         time_slice: milliseconds that one call may take while other models wait for the device.
         queue_limit: requests of one model that may wait.
         when_full: ``reject`` the next request, or let its caller ``wait``.
-        spill: use another device for requests that would be late on their own (``deadline``), for any that it
-            finishes sooner (``earliest``), or ``never``.
+        spill: use another device that is free for any request that it finishes sooner (``earliest``), only for
+            requests that would be late on their own (``deadline``), for these until their own device is busy for more
+            than ``utilization_cap`` and for any from then on (``balanced``), or ``never``.
     """
 
     utilization_cap: Share = 0.8
@@ -222,7 +223,7 @@ class Scheduling(_Section):
     time_slice: Number = Field(100, gt=0)
     queue_limit: Count = Field(1024, ge=1)
     when_full: Literal["reject", "wait"] = "reject"
-    spill: Literal["never", "deadline", "earliest"] = "deadline"
+    spill: Literal["never", "deadline", "balanced", "earliest"] = "balanced"
 
 
 class Guard(_Section):
@@ -252,6 +253,12 @@ class Guard(_Section):
     breaker_trips: Count = Field(3, ge=1)
     breaker_window: Number = Field(60_000, gt=0)
     reproducers: str | None = None
+
+    @property
+    def checks_anything(self) -> bool:
+        """Whether results are looked at."""
+        watches = self.check_finite or self.ranges or self.inner_tensors
+        return bool(watches or self.distribution is not None or self.shadow_share)
 
     @model_validator(mode="after")
     def _ranges_ordered(self) -> Guard:

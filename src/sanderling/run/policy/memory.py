@@ -37,6 +37,7 @@ class Release(NamedTuple):
 
 
 NOTHING = Release(False, (), "")
+LEAST_USED = "least recently used"
 
 
 def release_for_limits(rules: MemoryRules, loaded: tuple[Loaded, ...], *, incoming_bytes: int = 0) -> Release:
@@ -59,7 +60,7 @@ def release_for_limits(rules: MemoryRules, loaded: tuple[Loaded, ...], *, incomi
     if size > rules.max_bytes:
         over.append(f"{size} bytes, {rules.max_bytes:.0f} are allowed")
     stays = "the rest is pinned or busy" if len(freed) < len(loaded) else "no other is left"
-    return Release(False, tuple(freed), f"{' and '.join(over)}: {stays}" if over else "least recently used")
+    return Release(False, tuple(freed), f"{' and '.join(over)}: {stays}" if over else LEAST_USED)
 
 
 def release_in_emergency(

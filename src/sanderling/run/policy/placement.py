@@ -91,15 +91,25 @@ def after_call(
     lane: int,
     latency_ms: float,
     now_ms: float,
+    other_ms: float = 0.0,
 ) -> tuple[PlacementState, Switch | None]:
-    """A call ended; a lane that was slow several times in a row is left.
+    """A call ended; a lane that was slow several times in a row is left, unless it would be for a slower one.
 
     Calls that end while their lane is held off say nothing new: most began before it was left.
+
+    Args:
+        rules: of all lanes.
+        recovery: of the policy.
+        state: before.
+        lane: that ran the call.
+        latency_ms: of the call.
+        now_ms: when it ended.
+        other_ms: what the quickest other lane that could be used takes for such a call; 0 where that is not known.
     """
     known = state.lanes[lane]
     if now_ms < known.held_until_ms:
         return state, None
-    if latency_ms <= rules[lane].slow_ms:
+    if latency_ms <= max(rules[lane].slow_ms, other_ms):
         if known.slow or known.strikes:
             state = _with(state, lane, known._replace(slow=0, strikes=0, failed=False))
         return state, None

@@ -19,7 +19,7 @@ class SchedulingRules(NamedTuple):
     cap_applies_to: Literal["background", "all"] = "background"
     time_slice_ms: float = 100.0
     queue_limit: int = 1024
-    spill: Literal["never", "deadline", "earliest"] = "deadline"
+    spill: Literal["never", "deadline", "balanced", "earliest"] = "balanced"
     drop_late: bool = True
     patience_ms: float = 1_000.0
 
@@ -46,25 +46,26 @@ def call_limit_ms(rules: SchedulingRules, *, now_ms: float, deadline_ms: float, 
     return min(deadline_ms - now_ms, slice_ms)
 
 
-def spills(rules: SchedulingRules, *, own_finish_ms: float, other_finish_ms: float, deadline_ms: float) -> bool:
-    """Whether a request should run on another device that is free, instead of waiting for its own.
+def may_leave(rules: SchedulingRules, *, own_finish_ms: float, deadline_ms: float, utilization: float) -> bool:
+    """Whether a request may run on another device that ends it sooner, instead of waiting for its own.
 
     Args:
-        rules: of the policy.
+        rules: of the policy. ``balanced`` keeps other devices free for what needs them until the own one is busy for
+            more than the cap: then sharing early costs less than waiting until requests are nearly late.
         own_finish_ms: when its own device would have finished it.
-        other_finish_ms: when the other one would.
         deadline_ms: infinite without one.
+        utilization: share of its recent time that its own device was busy.
     """
-    if rules.spill == "never" or other_finish_ms >= own_finish_ms:
+    if rules.spill == "never":
         return False
-    if rules.spill == "earliest":
+    if rules.spill == "earliest" or own_finish_ms > deadline_ms:
         return True
-    return own_finish_ms > deadline_ms >= other_finish_ms
+    return rules.spill == "balanced" and utilization > rules.utilization_cap
 
 
-def stays(rules: SchedulingRules, *, own_finish_ms: float, deadline_ms: float) -> bool:
-    """Whether a request waits for its own device however soon another could finish it."""
-    return rules.spill == "never" or (rules.spill == "deadline" and own_finish_ms <= deadline_ms)
+def spills(*, own_finish_ms: float, other_finish_ms: float, deadline_ms: float) -> bool:
+    """Whether a request that may leave its own device runs on this other one: it ends sooner there, and in time."""
+    return other_finish_ms < own_finish_ms and other_finish_ms <= deadline_ms
 
 
 def utilization_after(utilization: float, *, idle_ms: float, busy_ms: float) -> float:

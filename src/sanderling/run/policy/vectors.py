@@ -35,7 +35,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
         ),
         (batching, "batch_rows call_rows"),
         (latency, "observe predict_ms least_ms unsure from_density"),
-        (scheduling, "urgency is_late call_limit_ms stays spills utilization_after capped_for_ms"),
+        (scheduling, "urgency is_late call_limit_ms may_leave spills utilization_after capped_for_ms"),
         (memory, "release_for_limits release_in_emergency"),
         (breaker, "after_trip"),
     )
@@ -126,7 +126,7 @@ def _placement(source: random.Random) -> Iterator[Case]:
         LaneRule("gpu", "gpu", 30.0, 85.0, 75.0),
         LaneRule("cpu", "cpu"),
     )
-    for walk in range(6):
+    for walk in range(8):
         recovery = RecoveryRule(2 + walk % 2, 100.0, 500.0)
         lanes = rules[: 2 + walk % 3]
         case, state = _case("placement.start", rules=lanes)
@@ -150,8 +150,9 @@ def _observation(
         source, "call", "call", "call", "call", "failure", "heat", "heat", "presence", "pin", "choose", "pardon"
     )
     if kind == "call":
-        latency_ms = _pick(source, 15.0, 15.001, 40.0, 40.0)
-        return "after_call", {"rules": rules, "recovery": recovery, "lane": busy, "latency_ms": latency_ms}
+        latency_ms, other_ms = _pick(source, 15.0, 15.001, 40.0, 40.0), _pick(source, 0.0, 0.0, 0.0, 30.0, 40.0)
+        call = {"lane": busy, "latency_ms": latency_ms, "other_ms": other_ms}
+        return "after_call", {"rules": rules, "recovery": recovery, **call}
     if kind == "failure":
         return "after_failure", {"recovery": recovery, "lane": busy, "reason": "the engine failed"}
     if kind == "heat":
@@ -229,7 +230,7 @@ def _scheduling(source: random.Random) -> Iterator[Case]:
             utilization_cap=_pick(source, 0.8, 0.5, 1.0),
             cap_applies_to=_pick(source, "background", "all"),
             time_slice_ms=_pick(source, 100.0, 5.0),
-            spill=_pick(source, "never", "deadline", "earliest"),
+            spill=_pick(source, "never", "deadline", "balanced", "earliest"),
         )
         now_ms, priority = _between(source, 0.0, 1000.0), _pick(source, -1, 0, 2)
         due_ms = _pick(source, NEVER, round(now_ms + _between(source, -5.0, 60.0), 3))
@@ -238,23 +239,18 @@ def _scheduling(source: random.Random) -> Iterator[Case]:
         waits = _pick(source, True, False)
         yield _only("scheduling.call_limit_ms", rules=rules, now_ms=now_ms, deadline_ms=due_ms, others_wait=waits)
         own, other = (round(now_ms + _between(source, 0.0, 80.0), 3) for _ in range(2))
-        yield _only("scheduling.spills", rules=rules, own_finish_ms=own, other_finish_ms=other, deadline_ms=due_ms)
-        yield _only("scheduling.stays", rules=rules, own_finish_ms=own, deadline_ms=due_ms)
+        yield _only("scheduling.spills", own_finish_ms=own, other_finish_ms=other, deadline_ms=due_ms)
         share, idle_ms = _between(source, 0.3, 1.0), _pick(source, 0.0, 50.0, 400.0)
         yield _only(
             "scheduling.utilization_after", utilization=share, idle_ms=idle_ms, busy_ms=_between(source, 0, 200)
         )
         yield _only("scheduling.capped_for_ms", rules=rules, utilization=share, idle_ms=idle_ms, priority=priority)
-    for spill in ("never", "deadline", "earliest"):
-        for own, other, due_ms in (
-            (9.0, 9.0, NEVER),
-            (9.0, 8.0, 8.0),
-            (9.0, 8.0, 9.0),
-            (9.0, 8.0, 7.0),
-            (9.0, 8.0, NEVER),
-        ):
+    for own, other, due_ms in ((9.0, 9.0, NEVER), (9.0, 8.0, 8.0), (9.0, 8.0, 7.0), (9.0, 8.0, NEVER)):
+        yield _only("scheduling.spills", own_finish_ms=own, other_finish_ms=other, deadline_ms=due_ms)
+    for spill in ("never", "deadline", "balanced", "earliest"):
+        for share, due_ms in ((0.5, 8.0), (0.5, 9.0), (0.8, NEVER), (0.81, NEVER)):
             rules = SchedulingRules(spill=spill)
-            yield _only("scheduling.spills", rules=rules, own_finish_ms=own, other_finish_ms=other, deadline_ms=due_ms)
+            yield _only("scheduling.may_leave", rules=rules, own_finish_ms=9.0, deadline_ms=due_ms, utilization=share)
     yield _only("scheduling.is_late", now_ms=10.0, deadline_ms=30.0, shortest_ms=20.0)
     for idle_ms in (0.0, 223.14355131420976, 223.143, 500.0):
         yield _only("scheduling.capped_for_ms", rules=SchedulingRules(), utilization=1.0, idle_ms=idle_ms, priority=-1)

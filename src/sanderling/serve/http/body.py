@@ -62,7 +62,7 @@ class SizedBody:
 
 
 class BodyPool:
-    """Memory for bodies, used again: fresh memory of some size costs the system more than receiving into it.
+    """Memory for bodies, used again: the pages of fresh memory cost time.
 
     A block is free when nobody refers to it any more, neither a request nor an array of it that somebody kept.
 

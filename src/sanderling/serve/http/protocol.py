@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol, cast
 
 from sanderling.core.errors import SanderlingError
-from sanderling.serve.errors import HeadersTooLargeError, NotReadyError, RequestError, TooSlowError, code_of
+from sanderling.serve.errors import HeadersTooLargeError, NotReadyError, TooSlowError
 from sanderling.serve.http import answers
 from sanderling.serve.http.asgi import AsgiExchange
 from sanderling.serve.http.body import ChunkedHead, SizedBody, check_size
@@ -98,6 +98,7 @@ class Connection(asyncio.BufferedProtocol):
         self._wait(self.server.limits.idle_s)
         if not self.server.admit(self):
             self.refuse(NotReadyError("the server has as many connections as it takes: try again later"))
+            self.transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
         """Called by the loop: the client has hung up, or the connection was closed."""
@@ -125,31 +126,34 @@ class Connection(asyncio.BufferedProtocol):
             self.deadline_s = math.inf
         elif self._state is _State.HEAD:
             self._wait(self.server.limits.idle_s)
-        self._pump()
+        self._go_on()
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002
         """Called by the loop: where the next bytes go."""
-        if self._state is _State.BODY:
-            assert self._body is not None
+        if self._state is _State.BODY and self._body is not None and not self._body.is_whole:
             return self._body.room()
         return self.server.scratch
 
     def buffer_updated(self, nbytes: int) -> None:
         """Called by the loop: bytes have come."""
-        if self._state is _State.BODY:
-            assert self._body is not None
+        if self._state is _State.BODY and self._body is not None and not self._body.is_whole:
             self._body.filled += nbytes
             if self._body.is_whole:
                 self._pump()
         elif self._state is not _State.LINGERING:
             came = bytes(self.server.scratch[:nbytes])
-            if not self._rest and self._state is _State.HEAD:
+            if self.is_idle:
                 self._wait(self.server.limits.header_s)
             self._rest = self._rest + came if self._rest else came
             if self._state is not _State.BUSY:
                 self._pump()
-            elif len(self._rest) > self.server.limits.header_bytes:
+            if self._must_wait and len(self._rest) > self.server.limits.header_bytes:
                 self.transport.pause_reading()
+
+    @property
+    def _must_wait(self) -> bool:
+        """Whether what has come waits for an answer to be made or taken."""
+        return self._state is _State.BUSY or self.can_write is not None
 
     def overdue(self) -> None:
         """The time for what the connection waits for is over."""
@@ -203,21 +207,25 @@ class Connection(asyncio.BufferedProtocol):
         self._state = _State.HEAD
         self._wait(self.server.limits.header_s if self._rest else self.server.limits.idle_s)
         if not self._is_pumping:
-            if not self.transport.is_reading():
-                self.transport.resume_reading()
-            self._pump()
+            self._go_on()
 
     def fail(self, error: BaseException) -> None:
         """Tell the client of an error, and go on to the next request."""
         self.finish([answers.whole_error(error, keep_alive=self.keeps_alive, is_old=self.is_old)])
 
-    def refuse(self, error: SanderlingError) -> None:
+    def refuse(self, error: BaseException) -> None:
         """Tell the client of an error, and close the connection: what follows in it has no meaning."""
         self._keep_alive = False
         self._drop()
         self.send([answers.whole_error(error, keep_alive=False)])
         self._head = self._body = self._chunks = self._exchange = None
         self._linger()
+
+    def _go_on(self) -> None:
+        """Take what has waited, and read again."""
+        self._pump()
+        if not self._must_wait and not self.transport.is_closing() and not self.transport.is_reading():
+            self.transport.resume_reading()
 
     def _pump(self) -> None:
         """Go on as far as what has come allows."""
@@ -231,7 +239,7 @@ class Connection(asyncio.BufferedProtocol):
             self.refuse(error)
         except Exception as error:  # noqa: BLE001 - one connection's fault is not the server's end
             self.server.services.log.failure("connection-failed", error)
-            self.refuse(RequestError(f"the request could not be read: {code_of(error).grpc}"))
+            self.refuse(error)
         finally:
             self._is_pumping = False
 

@@ -19,11 +19,16 @@ TOLERANCE = {"fp32": 1e-4, "int8": 5e-2}
 
 
 def package_of(
-    folder: Path, graphs: Mapping[str, onnx.ModelProto], calls: list[dict[str, np.ndarray]], name: str = "tiny"
+    folder: Path,
+    graphs: Mapping[str, onnx.ModelProto],
+    calls: list[dict[str, np.ndarray]],
+    name: str = "tiny",
+    *,
+    engines: tuple[str, ...] = ("onnxruntime",),
 ) -> Package:
     """A package of these variants, with what they return for ``calls`` as golden vectors."""
     outputs = {variant: [run_directly(graph, call) for call in calls] for variant, graph in graphs.items()}
-    return _written(folder, graphs, calls, outputs, name)
+    return _written(folder, graphs, calls, outputs, name, engines)
 
 
 def package_with(folder: Path, golden: Mapping[str, Mapping[str, np.ndarray]], *, name: str = "tiny") -> Package:
@@ -45,7 +50,7 @@ def package_with(folder: Path, golden: Mapping[str, Mapping[str, np.ndarray]], *
     return _written(folder, dict.fromkeys(golden, graph), calls, outputs, name)
 
 
-def _written(folder, graphs, calls, outputs, name) -> Package:
+def _written(folder, graphs, calls, outputs, name, engines=("onnxruntime",)) -> Package:
     folder.mkdir()
     for variant, graph in graphs.items():
         save(graph, folder / f"{variant}.onnx")
@@ -67,7 +72,7 @@ def _written(folder, graphs, calls, outputs, name) -> Package:
                 precision=Precision(variant),
                 file=f"{variant}.onnx",
                 size_bytes=(folder / f"{variant}.onnx").stat().st_size,
-                engines=("onnxruntime",),
+                engines=engines,
             )
             for variant in graphs
         ),

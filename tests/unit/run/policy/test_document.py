@@ -133,7 +133,7 @@ WRONG = {
     '{"recovery": {"holdOff": 600000}}': "recovery: holdOff 600000 is more than longestHoldOff 300000",
     '{"deadlines": {"dropLate": 1}}': "deadlines.dropLate: must be a valid boolean, got 1",
     '{"scheduling": {"spill": "always"}}': (
-        "scheduling.spill: must be 'never', 'deadline' or 'earliest', got 'always'"
+        "scheduling.spill: must be 'never', 'deadline', 'balanced' or 'earliest', got 'always'"
     ),
     '{"precisionLadder": ["fp8"]}': (
         "precisionLadder.0: must be 'fp32', 'fp16', 'int8', 'int8-weights' or 'int4-weights', got 'fp8'"

@@ -49,6 +49,16 @@ def fail(state, lane, now_ms):
     return after_failure(RECOVERY, state, lane=lane, reason="it broke", now_ms=now_ms)
 
 
+def test_slow_lane_is_not_left_for_one_that_is_known_to_be_slower():
+    state = start(RULES)
+    for _ in range(10):
+        state, switch = after_call(
+            RULES, RECOVERY, state, lane=0, latency_ms=RULES[0].slow_ms + 1, now_ms=1.0, other_ms=RULES[0].slow_ms + 2
+        )
+        assert switch is None
+    assert state.lanes[0].slow == 0
+
+
 def test_first_lane_is_used_at_first():
     assert start(RULES).active == 0
 

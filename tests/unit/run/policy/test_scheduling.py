@@ -12,6 +12,7 @@ from sanderling.run.policy.scheduling import (
     call_limit_ms,
     capped_for_ms,
     is_late,
+    may_leave,
     spills,
     urgency,
     utilization_after,
@@ -63,21 +64,31 @@ def test_call_may_last_until_the_deadline_and_a_slice_while_others_wait(deadline
 
 
 @pytest.mark.parametrize(
-    ("spill", "own_ms", "other_ms", "deadline_ms", "expected"),
+    ("spill", "deadline_ms", "utilization", "expected"),
     [
-        ("never", 100.0, 10.0, 50.0, False),
-        ("deadline", 100.0, 10.0, 50.0, True),
-        ("deadline", 40.0, 10.0, 50.0, False),
-        ("deadline", 100.0, 60.0, 50.0, False),
-        ("deadline", 100.0, 10.0, NEVER, False),
-        ("deadline", 100.0, 50.0, 50.0, True),
-        ("earliest", 100.0, 60.0, NEVER, True),
-        ("earliest", 60.0, 60.0, NEVER, False),
+        ("never", 50.0, 1.0, False),
+        ("deadline", 50.0, 0.0, True),
+        ("deadline", 100.0, 1.0, False),
+        ("deadline", NEVER, 1.0, False),
+        ("balanced", 50.0, 0.0, True),
+        ("balanced", 100.0, 0.8, False),
+        ("balanced", 100.0, 0.81, True),
+        ("balanced", NEVER, 0.81, True),
+        ("earliest", NEVER, 0.0, True),
     ],
 )
-def test_request_spills_only_where_the_other_device_helps(spill, own_ms, other_ms, deadline_ms, expected):
+def test_request_may_leave_a_device_that_is_too_slow_for_it_or_too_busy(spill, deadline_ms, utilization, expected):
     rules = SchedulingRules(spill=spill)
-    assert spills(rules, own_finish_ms=own_ms, other_finish_ms=other_ms, deadline_ms=deadline_ms) is expected
+    found = may_leave(rules, own_finish_ms=100.0, deadline_ms=deadline_ms, utilization=utilization)
+    assert found is expected
+
+
+@pytest.mark.parametrize(
+    ("other_ms", "deadline_ms", "expected"),
+    [(10.0, 50.0, True), (50.0, 50.0, True), (60.0, 50.0, False), (60.0, NEVER, True), (100.0, NEVER, False)],
+)
+def test_request_spills_only_where_the_other_device_helps(other_ms, deadline_ms, expected):
+    assert spills(own_finish_ms=100.0, other_finish_ms=other_ms, deadline_ms=deadline_ms) is expected
 
 
 def test_utilization_tends_to_the_share_of_busy_time():

@@ -30,7 +30,7 @@ def test_every_function_has_cases_and_every_case_a_function():
 def test_cases_show_both_sides_of_each_decision():
     results = {
         name: {json.dumps(case.result) for case in CASES if case.function == name}
-        for name in ("scheduling.is_late", "scheduling.spills", "placement.blocked")
+        for name in ("scheduling.is_late", "scheduling.may_leave", "scheduling.spills", "placement.blocked")
     }
     assert all(found == {"true", "false"} for found in results.values())
     pairs = [case.result for case in CASES if isinstance(case.result, list) and case.function.startswith("placement.")]

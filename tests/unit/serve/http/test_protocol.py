@@ -191,6 +191,22 @@ def test_a_body_is_asked_for_when_the_client_waits_for_that(services):
     on_connection(services, steps)
 
 
+def test_a_client_that_takes_no_answers_is_read_no_further(services):
+    request = infer_request()
+
+    async def steps(connection, transport):
+        feed(connection, request[:50])
+        connection.pause_writing()
+        feed(connection, request[50:] + request * 20)
+        assert transport.written == b""
+        assert not transport.reading
+        connection.resume_writing()
+        assert [status for status, _ in await answers(transport, 21)] == [400] * 21
+        assert transport.reading
+
+    on_connection(services, steps)
+
+
 def test_a_client_that_takes_no_answers_gets_no_more(services):
     async def steps(connection, transport):
         connection.pause_writing()

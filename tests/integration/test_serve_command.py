@@ -1,0 +1,181 @@
+"""The command `sanderling serve`: how it starts, what it says, how it stops."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+from starlette.responses import StreamingResponse
+from starlette.routing import Route
+
+from sanderling.serve.http import server as http_server
+from sanderling.serve.settings import Settings
+from tests.models import random_arrays
+from tests.serving import RawClient, ask, get, infer, post, read_binary, running
+from tests.unit.serve.packages import classifier_package
+
+IMAGE = random_arrays({"image": (1, 3, 8, 8)}, seed=3)["image"]
+NO_OTHERS = ("--grpc", "-1", "--metrics", "-1")
+
+
+@pytest.fixture(scope="module")
+def package(tmp_path_factory):
+    return classifier_package(tmp_path_factory.mktemp("package") / "tiny.sdl").path
+
+
+def command(*arguments: object) -> list[str]:
+    return [sys.executable, "-c", "from sanderling.cli import main; main()", "serve", *map(str, arguments)]
+
+
+@contextmanager
+def serving(*arguments: object, **environment: str):
+    """The command, once it serves, and what it printed."""
+    with subprocess.Popen(
+        command(*arguments, "--json"),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, **environment},
+    ) as process:
+        try:
+            line = process.stdout.readline()
+            assert line, process.stderr.read()
+            yield process, json.loads(line)
+        finally:
+            process.kill()
+
+
+def test_the_command_serves_until_it_is_terminated(package):
+    with serving(package, "--http", 0, *NO_OTHERS, "--log-json") as (process, said):
+        assert said["models"] == [{"name": "tiny", "version": "1", "lanes": ["onnxruntime/cpu/fp32"]}]
+        assert len(said["token"]) > 20
+        port = said["ports"]["http"]
+        assert read_binary(ask(port, infer("tiny", "image", IMAGE)))["scores"].shape == (1, 4)
+        process.send_signal(signal.SIGHUP)
+        process.send_signal(signal.SIGTERM)
+        _, errors = process.communicate(timeout=20)
+        assert process.returncode == 0
+        events = [json.loads(line)["event"] for line in errors.splitlines()]
+        assert events[-2:] == ["stopping", "stopped"]
+
+
+def test_a_token_that_was_given_is_not_printed(package):
+    with serving(package, "--http", 0, *NO_OTHERS, SANDERLING_TOKEN="own") as (_, said):
+        assert "token" not in said
+        request = post("/v2/repository/models/tiny/load", Authorization="Bearer own")
+        assert "start the server with --repository" in ask(said["ports"]["http"], request).error
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "told"),
+    [
+        ((), 2, "nothing to serve"),
+        (("nowhere.sdl",), 2, "nowhere.sdl does not exist"),
+        (("PACKAGE", "PACKAGE"), 2, "has a model 'tiny' already"),
+        (("PACKAGE", "--http", 70000), 2, "--http 70000 is no port"),
+        (("PACKAGE", "--host", "203.0.113.7", "--http", 0, *NO_OTHERS), 2, "HTTP cannot listen at 203.0.113.7:0"),
+    ],
+)
+def test_what_cannot_be_served_is_one_clear_line(package, arguments, code, told):
+    given = [package if argument == "PACKAGE" else argument for argument in arguments]
+    done = subprocess.run(command(*given), capture_output=True, text=True, timeout=60)
+    assert done.returncode == code, done.stderr
+    assert told in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_port_that_is_taken_is_one_clear_line(package):
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        done = subprocess.run(command(package, "--http", port, *NO_OTHERS), capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2
+    assert f"HTTP cannot listen at 127.0.0.1:{port}" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_missing_extra_is_named(package):
+    code = "import sys; sys.modules['httptools'] = None; from sanderling.cli import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", code, "serve", str(package)], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 3
+    assert "pip install 'sanderling[serve]'" in done.stderr
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory) -> Path:
+    """Of 127.0.0.1, signed by itself, with its key in the same file."""
+    folder = tmp_path_factory.mktemp("certificate")
+    key, chain = folder / "key.pem", folder / "certificate.pem"
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=127.0.0.1",
+         "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", key, "-out", chain],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    chain.write_text(chain.read_text() + key.read_text())
+    return chain
+
+
+def test_requests_come_over_tls_as_well(package, certificate):
+    settings = Settings((package,), http_port=0, grpc_port=None, metrics_port=None, certificate=certificate)
+    with running(settings) as server:
+        client = RawClient(server.ends["http"].port)
+        context = ssl.create_default_context(cafile=certificate)
+        client.socket = context.wrap_socket(client.socket, server_hostname="127.0.0.1")
+        client._file = client.socket.makefile("rb")
+        for array in (IMAGE, np.repeat(IMAGE, 200, axis=0)):
+            assert read_binary(client.ask(infer("tiny", "image", array)))["scores"].shape == (len(array), 4)
+        client.close()
+        with RawClient(server.ends["http"].port) as plain:
+            plain.send(get("/v2/health/live"))
+            assert plain.is_closed()
+
+
+def test_an_answer_may_be_a_stream_and_its_reader_may_leave(package, monkeypatch):
+    left = []
+
+    async def events(request):
+        async def numbers():
+            try:
+                for number in range(10**6 if "endless" in request.url.query else 3):
+                    yield f"data: {number}\n\n"
+            finally:
+                left.append(request.url.query)
+
+        return StreamingResponse(numbers(), media_type="text/event-stream")
+
+    make = http_server.HttpServer.__init__
+
+    def with_events(self, services, app):
+        app.router.routes.append(Route("/events", events))
+        make(self, services, app)
+
+    monkeypatch.setattr(http_server.HttpServer, "__init__", with_events)
+    settings = Settings((package,), http_port=0, grpc_port=None, metrics_port=None)
+    with running(settings) as server:
+        port = server.ends["http"].port
+        with RawClient(port) as client:
+            for _ in range(2):
+                answer = client.ask(get("/events"))
+                assert answer.headers["content-type"].startswith("text/event-stream")
+                assert answer.body == b"data: 0\n\ndata: 1\n\ndata: 2\n\n"
+            client.send(get("/events?endless"))
+            assert client.socket.recv(100)
+        answer = ask(port, b"GET /events HTTP/1.0\r\n\r\n")
+        assert answer.headers["connection"] == "close"
+        for _ in range(200):
+            if "endless" in left:
+                break
+            assert ask(port, get("/v2/health/live")).status == 200
+        assert "endless" in left
