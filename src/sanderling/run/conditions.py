@@ -27,6 +27,7 @@ class Conditions:
     Attributes:
         first: reading.
         last: reading.
+        temperatures_c: of the devices that a sensor shows, at the last reading.
     """
 
     def __init__(
@@ -40,6 +41,7 @@ class Conditions:
     ) -> None:
         self.first: Reading | None = None
         self.last: Reading | None = None
+        self.temperatures_c: dict[str, float] = {}
         self._runtime = runtime
         self._policy = policy
         self.devices = dict(devices)
@@ -62,6 +64,7 @@ class Conditions:
                 seen = ", ".join(each.sensor for each in reading.temperatures) or "none"
                 reason = f"the policy leaves it at {threshold.temp:g} °C and no sensor shows it; sensors here: {seen}"
                 self._runtime.tell(Event(kind="temperature-unknown", subject=device, reason=reason))
+        self.temperatures_c = temperatures_c
         self._runtime.sense(temperatures_c)
         if self._also is not None:
             self._also(reading)

@@ -421,9 +421,14 @@ class Dispatcher:
         """Requests of a model that wait."""
         return self._models[model_name].waiting
 
-    def utilization(self, device: str) -> float:
-        """Share of a device's recent time that it was busy, when it last ended a batch."""
-        return self._devices[device].utilization
+    def utilization(self, device: str, now_ms: float | None = None) -> float:
+        """Share of a device's recent time that it was busy; without a time, when it last ended a batch."""
+        known = self._devices[device]
+        if now_ms is None:
+            return known.utilization
+        passed_ms = max(now_ms - known.since_ms, 0.0)
+        busy_ms = passed_ms if known.in_use else 0.0
+        return utilization_after(known.utilization, idle_ms=passed_ms - busy_ms, busy_ms=busy_ms)
 
     def _drop_late(self, now_ms: float) -> None:
         for model in self._models.values():

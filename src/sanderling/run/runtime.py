@@ -84,7 +84,7 @@ class Runtime:
         self._dispatcher = Dispatcher(rules)
         self._wait_when_full = wait_when_full
         self._hang_timeout_ms = hang_timeout_ms
-        self._on_event = on_event
+        self._listeners = [on_event] if on_event is not None else []
         self._is_forked = False
         self._begin_empty()
         _RUNTIMES.add(self)
@@ -282,7 +282,12 @@ class Runtime:
     def utilization(self, device: str) -> float:
         """Share of a device's recent time that it was busy, in [0, 1]."""
         with self._lock:
-            return self._dispatcher.utilization(device)
+            return self._dispatcher.utilization(device, self._now_ms())
+
+    def latency(self, name: str, lane: int) -> LatencyModel:
+        """What is known of a lane's latency."""
+        with self._lock:
+            return self._dispatcher.latency(name, lane)
 
     def tallies(self) -> tuple[Counter[str], list[float]]:
         """Counts, and milliseconds from arrival to result of the last requests."""
@@ -293,13 +298,16 @@ class Runtime:
         """Keep an event and pass it on."""
         timed = TimedEvent(time.time(), model, event)
         self.events.append(timed)
-        if self._on_event is None:
-            return
-        try:
-            self._on_event(timed)
-        except Exception as failure:  # noqa: BLE001 - a listener's fault must not lose a result
-            shown = (type(failure), failure, failure.__traceback__, threading.current_thread())
-            threading.excepthook(threading.ExceptHookArgs(shown))
+        for listener in tuple(self._listeners):
+            try:
+                listener(timed)
+            except Exception as failure:  # noqa: BLE001 - a listener's fault must not lose a result
+                shown = (type(failure), failure, failure.__traceback__, threading.current_thread())
+                threading.excepthook(threading.ExceptHookArgs(shown))
+
+    def listen(self, listener: Callable[[TimedEvent], None]) -> None:
+        """Tell this about every event from now on as well, outside of any lock."""
+        self._listeners.append(listener)
 
     def close(self, *, drain_s: float = DRAIN_S) -> None:
         """Let what waits and runs end within ``drain_s``, tell the rest that it is closed, and end the threads."""

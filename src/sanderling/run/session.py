@@ -126,6 +126,16 @@ class Session:
         _OPEN.add(self)
 
     @property
+    def name(self) -> str:
+        """That its runtime knows it by."""
+        return self._served.name
+
+    @property
+    def runtime(self) -> Runtime:
+        """What runs its requests; that of the pool in a pool."""
+        return self._runtime
+
+    @property
     def manifest(self) -> Manifest:
         """The package's manifest."""
         return self.package.manifest
@@ -174,6 +184,16 @@ class Session:
     def placement(self) -> Placement:
         """Where the engine says that the graph runs."""
         return self._active.load().placement
+
+    @property
+    def lane(self) -> str:
+        """The way of running it that is used now, by name."""
+        return self._active.name
+
+    @property
+    def guard_counts(self) -> dict[str, int]:
+        """Trips, retries, stale results and shadow runs so far; empty where nothing is checked."""
+        return self._served.guard.counts if self._served.guard is not None else {}
 
     @property
     def lanes(self) -> tuple[str, ...]:
@@ -325,14 +345,13 @@ class Session:
     def statistics(self) -> Statistics:
         """What has happened so far; of all models in a pool where requests and latencies are concerned."""
         counts, latencies = self._runtime.tallies()
-        guard = self._served.guard
         reading = self.conditions.last if self.conditions is not None else None
         first = self.conditions.first if self.conditions is not None else None
         energy_j = None
         if reading is not None and first is not None and reading.energy_j is not None and first.energy_j is not None:
             energy_j = (reading.energy_j - first.energy_j) / counts["completed"] if counts["completed"] else None
         return Statistics(
-            lane=self._active.name,
+            lane=self.lane,
             requests={kind: counts[kind] for kind in FATES},
             batches=counts["batches"],
             failed_batches=counts["failed batches"],
@@ -340,7 +359,7 @@ class Session:
             waiting=self._runtime.queued(self._served.name),
             latency_ms=percentiles(latencies) if latencies else None,
             copied_bytes=self.copied_bytes,
-            guard=guard.counts if guard is not None else {},
+            guard=self.guard_counts,
             energy_j_per_inference=energy_j,
         )
 

@@ -45,6 +45,8 @@ class Finished(NamedTuple):
         lane: such as ``openvino/cpu/int8``.
         stale: whether it was given the last good result.
         tripped: which check its first result failed.
+        deadline_ms: that the client gave, from the arrival on; None where it gave none.
+        priority: that the client gave.
     """
 
     model: str
@@ -62,6 +64,8 @@ class Finished(NamedTuple):
     precision: str = ""
     stale: bool = False
     tripped: str = ""
+    deadline_ms: float | None = None
+    priority: int = 0
 
 
 class ServedModel:
@@ -375,10 +379,10 @@ class DataPlane:
                     buffers=buffers,
                     pinned=pinned,
                 )
-            self._tell(model, model.refused(error, since_s=since_s))
+            self._tell(model, _asked(model.refused(error, since_s=since_s), deadline_ms, priority))
             raise
         except SanderlingError as error:
-            self._tell(model, model.refused(error, since_s=since_s))
+            self._tell(model, _asked(model.refused(error, since_s=since_s), deadline_ms, priority))
             raise
 
     def _submitted(
@@ -410,17 +414,25 @@ class DataPlane:
         rows = _rows(feeds)
         with self._pending_lock:
             self._pending += 1
-        future.add_done_callback(lambda done: self._ended(model, done, rows, since_s))
+        future.add_done_callback(lambda done: self._ended(model, done, rows, since_s, deadline_ms, priority))
         return future if buffers is None or direct is not None else _copied(future, buffers)
 
-    def _ended(self, model: ServedModel, future: Future[Outputs], rows: int, since_s: float) -> None:
+    def _ended(
+        self,
+        model: ServedModel,
+        future: Future[Outputs],
+        rows: int,
+        since_s: float,
+        deadline_ms: float | None,
+        priority: int,
+    ) -> None:
         with self._pending_lock:
             self._pending -= 1
         if future.cancelled():
             finished = model.refused(CancelledError(), since_s=since_s)
         else:
             finished = model.finished(future, rows=rows, since_s=since_s)
-        self._tell(model, finished)
+        self._tell(model, _asked(finished, deadline_ms, priority))
 
     def _tell(self, model: ServedModel, finished: Finished) -> None:
         model.statistics.add(finished)
@@ -441,6 +453,13 @@ class DataPlane:
             there = ", ".join(sorted(known.models))
             raise NotFoundError(f"model '{name}' has no version '{version[:40]}': available are {there}")
         return model
+
+
+def _asked(finished: Finished, deadline_ms: float | None, priority: int) -> Finished:
+    """The same with what the client asked for."""
+    if deadline_ms is None and not priority:
+        return finished
+    return finished._replace(deadline_ms=deadline_ms, priority=priority)
 
 
 def explained(error: BaseException, feeds: Feeds) -> BaseException:

@@ -26,7 +26,7 @@ from sanderling.serve.folder_view import FolderView
 from sanderling.serve.repository_settings import RepositorySettings
 from sanderling.serve.rotation import Rotation, Version
 from sanderling.serve.sources import Source, check_name
-from sanderling.serve.trial import Trial
+from sanderling.serve.canary_trial import CanaryTrial
 from sanderling.serve.version_policy import VersionPolicy
 
 _TRIAL_S = 0.25
@@ -392,7 +392,7 @@ class Repository:
             self._promote(rotation, number, "version-swapped", reason)
             return
         self._plane.set_canary(rotation.name, str(number), rules.share)
-        rotation.trial = Trial(rules, str(rotation.default), str(number), self._now_s)
+        rotation.trial = CanaryTrial(rules, str(rotation.default), str(number), self._now_s)
         reason = f"it gets {100 * rules.share:g} % of the requests of version {rotation.default}"
         self._tell("canary-began", f"{rotation.name}:{number}", reason, rotation.name)
         self._alarm.set()

@@ -8,7 +8,7 @@ from sanderling.core.errors import SanderlingError
 from sanderling.model.package import Package
 from sanderling.serve.data_plane import ServedModel
 from sanderling.serve.sources import Stamp
-from sanderling.serve.trial import Trial
+from sanderling.serve.canary_trial import CanaryTrial
 
 
 @dataclass
@@ -54,7 +54,7 @@ class Rotation:
     earlier: list[int] = field(default_factory=list)
     shelved: set[int] = field(default_factory=set)
     refused: dict[int, SanderlingError] = field(default_factory=dict)
-    trial: Trial | None = None
+    trial: CanaryTrial | None = None
     counted: int = 0
     is_off: bool = False
 

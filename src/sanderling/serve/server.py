@@ -14,11 +14,14 @@ from sanderling.run.pool import Pool
 from sanderling.run.runtime import TimedEvent
 from sanderling.run.session import Session
 from sanderling.serve.admission import Admission
+from sanderling.serve.dashboard import dashboard_routes
 from sanderling.serve.data_plane import DataPlane
 from sanderling.serve.http.routes import make_app
 from sanderling.serve.http.server import HttpServer
 from sanderling.serve.http.versions import version_routes
+from sanderling.serve.live import Live
 from sanderling.serve.log import Log
+from sanderling.serve.metrics import Metrics, MetricsServer
 from sanderling.serve.repository import Repository
 from sanderling.serve.services import Services
 from sanderling.serve.settings import Settings
@@ -63,6 +66,8 @@ class Server:
             Log(as_json=settings.log_json),
             SharedMemoryRegistry(settings.shared_memory_prefix),
         )
+        self.live = Live(self.services.plane)
+        self.metrics = Metrics(self.services.plane)
         self.ends: dict[str, End] = {}
         self._reporter: asyncio.Task[None] | None = None
         self._repository: Repository | None = None
@@ -86,6 +91,7 @@ class Server:
         """Take no more requests, let those that came end within ``drain_s``, and close everything."""
         drain_s = self.settings.drain_s if drain_s is None else drain_s
         self.services.plane.is_accepting = False
+        await asyncio.to_thread(self.live.close)
         await asyncio.gather(*(end.stop(drain_s) for end in self.ends.values()))
         if self._reporter is not None:
             self._reporter.cancel()
@@ -135,10 +141,16 @@ class Server:
     async def _listen(self) -> None:
         settings = self.settings
         if settings.http_port is not None:
-            extra = version_routes(self.services, self._repository) if self._repository is not None else []
+            extra = dashboard_routes(self.services, self.live, self.metrics)
+            if self._repository is not None:
+                extra += version_routes(self.services, self._repository)
             http = HttpServer(self.services, make_app(self.services, extra))
             await http.start()
             self.ends["http"] = http
+        if settings.metrics_port is not None:
+            metrics = MetricsServer(self.metrics, settings.host, settings.metrics_port)
+            await metrics.start()
+            self.ends["metrics"] = metrics
         if settings.grpc_port is not None:
             from sanderling.serve.grpc_.server import GrpcServer
 
