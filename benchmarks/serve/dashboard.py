@@ -13,6 +13,7 @@ import socket
 import tempfile
 import time
 from collections.abc import Callable
+from multiprocessing.synchronize import Semaphore
 from pathlib import Path
 
 from sanderling.api import build
@@ -115,7 +116,7 @@ async def _watched(port: int, viewers: int) -> tuple[float, list[int]]:
     return cost, sizes
 
 
-def _view(port: int, ready: multiprocessing.Semaphore, results: multiprocessing.Queue[int]) -> None:  # type: ignore[valid-type]
+def _view(port: int, ready: Semaphore, results: multiprocessing.Queue[int]) -> None:
     """Read the stream as a page does."""
     ready.release()
     received = 0

@@ -19,6 +19,7 @@ from sanderling.core.progress import Event
 from sanderling.model.package import MANIFEST, Package
 from sanderling.run.pool import Pool
 from sanderling.serve.admission import Admission
+from sanderling.serve.canary_trial import CanaryTrial
 from sanderling.serve.data_plane import DataPlane, Finished, ServedModel
 from sanderling.serve.descriptions import describe_repository
 from sanderling.serve.errors import ConflictError, NotFoundError
@@ -26,7 +27,6 @@ from sanderling.serve.folder_view import FolderView
 from sanderling.serve.repository_settings import RepositorySettings
 from sanderling.serve.rotation import Rotation, Version
 from sanderling.serve.sources import Source, check_name
-from sanderling.serve.canary_trial import CanaryTrial
 from sanderling.serve.version_policy import VersionPolicy
 
 _TRIAL_S = 0.25

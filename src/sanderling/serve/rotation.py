@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 
 from sanderling.core.errors import SanderlingError
 from sanderling.model.package import Package
+from sanderling.serve.canary_trial import CanaryTrial
 from sanderling.serve.data_plane import ServedModel
 from sanderling.serve.sources import Stamp
-from sanderling.serve.canary_trial import CanaryTrial
 
 
 @dataclass

@@ -7,7 +7,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from sanderling.core.errors import EngineError, OptionError, SanderlingError, UnavailableError
 from sanderling.run.pool import Pool
@@ -26,6 +26,9 @@ from sanderling.serve.repository import Repository
 from sanderling.serve.services import Services
 from sanderling.serve.settings import Settings
 from sanderling.serve.shared_memory import SharedMemoryRegistry
+
+if TYPE_CHECKING:
+    from starlette.routing import BaseRoute
 
 _EVENTS_S = 0.25
 
@@ -141,7 +144,7 @@ class Server:
     async def _listen(self) -> None:
         settings = self.settings
         if settings.http_port is not None:
-            extra = dashboard_routes(self.services, self.live, self.metrics)
+            extra: list[BaseRoute] = list(dashboard_routes(self.services, self.live, self.metrics))
             if self._repository is not None:
                 extra += version_routes(self.services, self._repository)
             http = HttpServer(self.services, make_app(self.services, extra))
