@@ -22,7 +22,7 @@ _MEBIBYTE = 2**20
 
 def serve(
     packages: Annotated[
-        list[Path], typer.Argument(metavar="[PKG]…", help="Package folders NAME.sdl, or zips of them.")
+        list[Path], typer.Argument(metavar="PKG", help="Package folders NAME.sdl, or zips of them.")
     ] = [],  # noqa: B006 - typer reads the default
     policy: Annotated[Path | None, typer.Option(help="Policy file for all packages.")] = None,
     http: Annotated[int, typer.Option(help="Port of HTTP; 0 for any, -1 for none.")] = 8000,
