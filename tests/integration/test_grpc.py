@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import queue
+import threading
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -226,6 +227,7 @@ def test_stream_answers_in_order_and_goes_on_after_an_error(triton, plane):
             continue
         assert error is None
         assert result.get_response().id == str(seed)
+        assert result.get_response().parameters["triton_final_response"].bool_param
         np.testing.assert_allclose(result.as_numpy("scores"), expected(plane, images(seed=seed)), rtol=1e-5, atol=1e-6)
     triton.stop_stream()
 
@@ -562,7 +564,8 @@ def half_a_place(request):
         (with_raw(bytes(768), b"more"), "1 of 2 raw_input_contents belong to no input"),
         (with_shape(-1, 3, 8, 8), "-1 in its shape"),
         (with_shape(1 << 40, 1 << 40, 3), "more than memory holds"),
-        (with_shape(0, 1 << 62, 1 << 62), "expected 0 for FP32"),
+        (with_shape(0, 1 << 62, 1 << 62), "more than memory holds"),
+        (with_shape(0, 3, 8, 8), "expected 0 for FP32"),
         (with_shape(), "has 768 bytes: expected 4"),
         (with_datatype("FP33"), "datatype 'FP33' is unknown"),
         (with_datatype(""), "datatype '' is unknown"),
@@ -672,6 +675,24 @@ def test_server_that_shuts_down_takes_no_more(packages):
         fails(lambda: triton.infer("image", [sent(images())]), "UNAVAILABLE", "shuts down")
 
 
+def test_requests_that_run_end_before_the_server_stops(packages):
+    script, answers = Script(hangs=When(every=True)), queue.Queue()
+    with Pool() as pool, scripted_session(packages["image"], {"npu": script}) as session:
+        plane = DataPlane(pool)
+        plane.add(session, name="image")
+        with contextlib.ExitStack() as stack:
+            address = stack.enter_context(serving(plane))
+            triton = client.InferenceServerClient(address)
+            triton.async_infer("image", [sent(images())], callback=lambda result, error: answers.put((result, error)))
+            wait_until(lambda: script.rows)
+            threading.Timer(0.2, script.release.set).start()
+        result, error = answers.get(timeout=20)
+        assert error is None
+        assert result.as_numpy("scores").shape == (1, 4)
+        fails(lambda: triton.is_server_live(client_timeout=5), "UNAVAILABLE", "failed to connect")
+        triton.close()
+
+
 DATATYPES = st.sampled_from(["FP32", "FP16", "BF16", "INT8", "UINT64", "BOOL", "BYTES", "", "FP33"])
 SIZES = st.sampled_from([0, 1, 2, 3, 4, 8, -1, 1 << 31, 1 << 62])
 WHOLE = st.sampled_from([0, 1, 4, 768, -1, 1 << 62])
@@ -728,7 +749,7 @@ def requests(draw):
     return request.SerializeToString()
 
 
-@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(message=requests())
 def test_any_request_gets_an_answer_or_an_error_of_ours(plane, message):
     memory = SharedMemoryRegistry(ANY_KEY)
