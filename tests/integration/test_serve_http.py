@@ -208,7 +208,7 @@ BAD = [
     (json_request({"inputs": [{**TENSOR, "data": [1]}]}), 400, "has 1 elements: expected 384"),
     (json_request({"inputs": [{**TENSOR, "data": "x"}]}), 400, "data of str"),
     (json_request({"inputs": [{**TENSOR, "data": [], "parameters": 1}]}), 400, "'parameters' is a int"),
-    (json_request({"inputs": [TENSOR], "id": 3}), 400, "has no data"),
+    (json_request({"inputs": [{**TENSOR, "data": []}], "id": 3}), 400, "'id' is a int: expected a string"),
     (tensors({}, tail=BYTES, length=10**6), 400, "Inference-Header-Content-Length is 1000000: the body has only"),
     (tensors({}, tail=BYTES, length="x"), 400, "Inference-Header-Content-Length is 'x': expected a whole number"),
     (tensors({}, tail=BYTES, length=20), 400, "is no JSON"),

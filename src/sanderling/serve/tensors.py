@@ -45,16 +45,18 @@ _MOST_AXES = 32
 _MOST_ELEMENTS = 2**59  # of eight bytes; NumPy counts an axis of 0 as 1 here
 
 
-def datatype_of(dtype: str) -> str:
-    """The protocol's name of a dtype, given by NumPy's name or ``str``.
+@cache
+def datatype_of(dtype: str | np.dtype[Any]) -> str:
+    """The protocol's name of a dtype, given as it is, by NumPy's name or as ``str``.
 
     Raises:
         TensorError: the protocol has none.
     """
+    name = dtype if isinstance(dtype, str) else dtype.name
     try:
-        return _DATATYPES[dtype]
+        return _DATATYPES[name]
     except KeyError:
-        raise TensorError(f"dtype {dtype} has no name in the protocol: available are {', '.join(_DATATYPES)}") from None
+        raise TensorError(f"dtype {name} has no name in the protocol: available are {', '.join(_DATATYPES)}") from None
 
 
 @cache
@@ -134,7 +136,7 @@ def encode_binary(array: Array) -> Buffer:
     """
     if array.dtype.kind in "OUS":
         return b"".join(_LENGTH.pack(len(item)) + item for item in _byte_strings(array))
-    datatype_of(array.dtype.name)
+    datatype_of(array.dtype)
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
 
 

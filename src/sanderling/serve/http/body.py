@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import zlib
+from collections import deque
+from sys import getrefcount
+from typing import TypeAlias
 
 import httptools
 import numpy as np
+import numpy.typing as npt
 
 from sanderling.serve.errors import MediaError, RequestError, TooLargeError
 from sanderling.serve.http.head import Head
 
 ALIGNMENT = 64
+Block: TypeAlias = npt.NDArray[np.uint8]
 _STEP = 2**20
+_KEPT_BYTES = 64 * 2**20
+_LEAST_KEPT_BYTES = 64 * 2**10
+_UNUSED = 2  # references to a block: the pool's, and the one that getrefcount is called with
 _WINDOWS = {b"gzip": 31, b"x-gzip": 31, b"deflate": 15}
 
 
@@ -21,6 +29,7 @@ class SizedBody:
     Args:
         size: in bytes.
         aligned_at: the byte that lies at a multiple of 64, so that a tensor that begins there can be used in place.
+        block: memory that is used; new memory by default.
 
     Attributes:
         data: all of it, writable; what was not received yet has any content.
@@ -29,9 +38,9 @@ class SizedBody:
 
     __slots__ = ("data", "filled")
 
-    def __init__(self, size: int, aligned_at: int = 0) -> None:
-        block = np.empty(size + ALIGNMENT, np.uint8)
-        skipped = -(block.ctypes.data + aligned_at) % ALIGNMENT
+    def __init__(self, size: int, aligned_at: int = 0, block: Block | None = None) -> None:
+        block = np.empty(size + ALIGNMENT, np.uint8) if block is None else block
+        skipped = -(block.__array_interface__["data"][0] + aligned_at) % ALIGNMENT
         self.data = block.data[skipped : skipped + size]
         self.filled = 0
 
@@ -50,6 +59,41 @@ class SizedBody:
         self.data[self.filled : self.filled + size] = data[:size]
         self.filled += size
         return size
+
+
+class BodyPool:
+    """Memory for bodies, used again: fresh memory of some size costs the system more than receiving into it.
+
+    A block is free when nobody refers to it any more, neither a request nor an array of it that somebody kept.
+
+    Args:
+        limit_bytes: that are kept.
+
+    Attributes:
+        kept_bytes: of all blocks, those in use included.
+    """
+
+    def __init__(self, limit_bytes: int = _KEPT_BYTES) -> None:
+        self._limit_bytes = limit_bytes
+        self._kept: dict[int, deque[Block]] = {}
+        self.kept_bytes = 0
+
+    def take(self, size: int, aligned_at: int) -> SizedBody:
+        """A body of that size."""
+        if not _LEAST_KEPT_BYTES <= size <= self._limit_bytes:
+            return SizedBody(size, aligned_at)
+        kept = self._kept.get(size)
+        if kept:
+            kept.rotate(-1)
+            if getrefcount(kept[-1]) == _UNUSED:
+                return SizedBody(size, aligned_at, kept[-1])
+        block = np.empty(size + ALIGNMENT, np.uint8)
+        if self.kept_bytes + size > self._limit_bytes:  # sizes have changed, or very many wait
+            self._kept.clear()
+            self.kept_bytes = 0
+        self._kept.setdefault(size, deque()).append(block)
+        self.kept_bytes += size
+        return SizedBody(size, aligned_at, block)
 
 
 class ChunkedHead(Head):

@@ -25,9 +25,25 @@ class Head:
         length: of the body; 0 without one.
         chunked: the body comes in chunks.
         keep_alive: the client will use the connection again.
+        model: and version, of an inference request; None for any other request.
+        json_length: of an inference request with tensors as bytes, where those begin.
+        timeout_us: of an inference request.
     """
 
-    __slots__ = ("chunked", "headers", "keep_alive", "length", "method", "named", "parser", "target", "version")
+    __slots__ = (
+        "chunked",
+        "headers",
+        "json_length",
+        "keep_alive",
+        "length",
+        "method",
+        "model",
+        "named",
+        "parser",
+        "target",
+        "timeout_us",
+        "version",
+    )
 
     def __init__(self) -> None:
         self.method = ""
@@ -38,6 +54,9 @@ class Head:
         self.chunked = False
         self.keep_alive = True
         self.version = "1.1"
+        self.model: tuple[str, str] | None = None
+        self.json_length: int | None = None
+        self.timeout_us: int | None = None
         self.parser: httptools.HttpRequestParser
 
     @property
@@ -54,13 +73,6 @@ class Head:
     def expects_continue(self) -> bool:
         """Whether the client waits to be told that its body is wanted."""
         return self.named.get(b"expect", b"").lower() == b"100-continue"
-
-    def infer_target(self) -> tuple[str, str] | None:
-        """Model and version of an inference request; None for any other request."""
-        if self.method != "POST":
-            return None
-        found = _INFER.fullmatch(self.path)
-        return (_text(found[1]), _text(found[2] or b"")) if found else None
 
     def whole(self, name: bytes) -> int | None:
         """A header with a whole number.
@@ -123,6 +135,11 @@ def parse_head(data: bytes, limits: Limits, receiver: Head | None = None) -> Hea
         head.chunked = True
     else:
         head.length = head.whole(b"content-length") or 0
+    found = _INFER.fullmatch(head.path) if head.method == "POST" else None
+    if found:
+        head.model = _text(found[1]), _text(found[2] or b"")
+        head.json_length = head.whole(b"inference-header-content-length")
+        head.timeout_us = head.whole(b"timeout")
     return head
 
 

@@ -19,22 +19,12 @@ from sanderling.serve.tensors import Buffer
 if TYPE_CHECKING:
     from sanderling.serve.http.protocol import Connection
 
-_HEADER_LENGTH = b"inference-header-content-length"
 _JOINED_BYTES = 8192  # an answer up to this size goes out as one piece, which costs less than a list of them
 _JSON = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n"
 _BINARY = (
     b"HTTP/1.1 200 OK\r\nContent-Type: application/octet-stream\r\nInference-Header-Content-Length: %d\r\n"
     b"Content-Length: %d\r\n"
 )
-
-
-def aligned_at(head: Head) -> int:
-    """Where the first tensor begins in the body.
-
-    Raises:
-        RequestError: the header that says so has no whole number.
-    """
-    return head.whole(_HEADER_LENGTH) or 0
 
 
 class InferExchange:
@@ -76,7 +66,7 @@ class InferExchange:
         """Unpack in another thread, as that takes a while."""
         server = self._connection.server
         limit = server.limits.body_bytes
-        task = server.loop.run_in_executor(None, unpack, body, encoding, limit, aligned_at(self._head))
+        task = server.loop.run_in_executor(None, unpack, body, encoding, limit, self._head.json_length or 0)
         task.add_done_callback(self._unpacked)
 
     def _unpacked(self, task: asyncio.Future[memoryview]) -> None:
@@ -95,9 +85,8 @@ class InferExchange:
         try:
             name, version = self._target
             self._model = model = plane.model(name, version)
-            timeout_us = head.whole(b"timeout")
-            left_ms = timeout_us / 1e3 if timeout_us else None
-            self._request = request = read_request(body, head.whole(_HEADER_LENGTH), memory, left_ms=left_ms)
+            left_ms = head.timeout_us / 1e3 if head.timeout_us else None
+            self._request = request = read_request(body, head.json_length, memory, left_ms=left_ms)
             places = {output.name: output.place for output in request.outputs if output.place is not None}
             self._places = OutputPlaces(places, model.session, request.feeds, memory)
             self._future = self._submit(request.feeds, pinned=bool(version))

@@ -7,9 +7,10 @@ Source: Open Inference Protocol, REST; Triton's extensions "binary tensor data",
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sanderling.core.errors import TensorError
 from sanderling.core.tensor import Array
@@ -23,7 +24,6 @@ from sanderling.serve.tensors import (
     datatype_of,
     decode_binary,
     decode_json,
-    element_count,
     encode_binary,
     encode_json,
 )
@@ -32,9 +32,11 @@ if TYPE_CHECKING:
     from sanderling.serve.data_plane import ServedModel
 
 _MOST_TENSORS = 1024
+_KEPT_PLANS = 256
+_KEPT_BYTES = 4096
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class WantedOutput:
     """An output that the client asks for.
 
@@ -50,6 +52,28 @@ class WantedOutput:
     place: Place | None = None
 
 
+class _PlannedInput(NamedTuple):
+    """An input before its bytes are looked at."""
+
+    name: str
+    datatype: str
+    shape: Any
+    place: Place | None
+    size_bytes: int | None
+    data: object
+
+
+class _Plan(NamedTuple):
+    """What a request's JSON says; it is shared by requests that say the same, and never changed."""
+
+    inputs: tuple[_PlannedInput, ...]
+    outputs: tuple[WantedOutput, ...]
+    identifier: str
+    all_binary: bool
+    parameters: Mapping[str, Any]
+    priority: int
+
+
 @dataclass(slots=True)
 class InferRequest:
     """What a client asks for.
@@ -62,7 +86,7 @@ class InferRequest:
     """
 
     feeds: dict[str, Array]
-    outputs: list[WantedOutput] = field(default_factory=list)
+    outputs: Sequence[WantedOutput] = ()
     identifier: str = ""
     all_binary: bool = False
     deadline_ms: float | None = None
@@ -88,27 +112,15 @@ def read_request(
     length = len(body) if header_length is None else header_length
     if length > len(body):
         raise RequestError(f"Inference-Header-Content-Length is {length}: the body has only {len(body)} bytes")
-    content = _parse(body[:length])
-    inputs = content.get("inputs")
-    if not isinstance(inputs, list) or not inputs or len(inputs) > _MOST_TENSORS:
-        raise RequestError(f"a request needs 'inputs', a list of 1 to {_MOST_TENSORS} tensors")
-    tensors = _Tensors(body[length:], memory)
-    for entry in inputs:
-        tensors.read(entry)
-    tensors.check_end()
-    parameters = _parameters(content)
-    check_parameters(parameters)
-    identifier = content.get("id", "")
-    if not isinstance(identifier, str):
-        raise RequestError(f"'id' is a {type(identifier).__name__}: expected a string")
-    all_binary = _flag(parameters, "binary_data_output")
+    is_short = header_length is not None and length <= _KEPT_BYTES
+    plan = _kept_plan(bytes(body[:length])) if is_short else _plan(body[:length])
     return InferRequest(
-        tensors.feeds,
-        _wanted(content.get("outputs"), binary=all_binary),
-        identifier,
-        all_binary=all_binary,
-        deadline_ms=read_deadline_ms(parameters, left_ms),
-        priority=read_priority(parameters),
+        _bind(plan.inputs, body[length:], memory),
+        plan.outputs,
+        plan.identifier,
+        all_binary=plan.all_binary,
+        deadline_ms=read_deadline_ms(plan.parameters, left_ms),
+        priority=plan.priority,
     )
 
 
@@ -129,24 +141,47 @@ def write_response(
     Raises:
         TensorError: an output cannot be written the way that was asked for.
     """
+    wanted = request.outputs or [WantedOutput(name, request.all_binary) for name in outputs]
+    is_plain = not (request.identifier or outputs.stale or outputs.tripped)
+    if is_plain and all(each.binary and not each.classes and each.place is None for each in wanted):
+        arrays = [outputs[each.name] for each in wanted]
+        said = tuple([(each.name, _datatype(array), array.shape) for each, array in zip(wanted, arrays, strict=True)])
+        tails = [encode_binary(array) for array in arrays]
+        return _kept_text(model.name, model.version, said, tuple(map(len, tails))), tails
+    return _written(model, request, outputs, wanted, written)
+
+
+@lru_cache(_KEPT_PLANS)
+def _kept_text(
+    name: str, version: str, said: tuple[tuple[str, str, tuple[int, ...]], ...], sizes: tuple[int, ...]
+) -> bytes:
+    """The JSON of an answer whose tensors all come as bytes; a model's answers mostly say the same."""
+    entries = [
+        {"name": output, "datatype": datatype, "shape": shape, "parameters": {"binary_data_size": size}}
+        for (output, datatype, shape), size in zip(said, sizes, strict=True)
+    ]
+    return _compact({"model_name": name, "model_version": version, "outputs": entries})
+
+
+def _written(
+    model: ServedModel,
+    request: InferRequest,
+    outputs: Outputs,
+    wanted: Sequence[WantedOutput],
+    written: Mapping[str, int],
+) -> tuple[bytes, list[Buffer]]:
     entries: list[dict[str, Any]] = []
     tails: list[Buffer] = []
-    wanted = request.outputs or [WantedOutput(name, request.all_binary) for name in outputs]
     for each in wanted:
         array = outputs[each.name]
         if each.classes:
             array = classified(array, each.classes, model.session.manifest.labels)
-        entry: dict[str, Any] = {
-            "name": each.name,
-            "datatype": "BYTES" if array.dtype.kind in "OUS" else datatype_of(array.dtype.name),
-            "shape": list(array.shape),
-        }
+        entry: dict[str, Any] = {"name": each.name, "datatype": _datatype(array), "shape": array.shape}
         if each.place is not None:
             entry["parameters"] = _place_parameters(each.place, written[each.name])
         elif each.binary:
-            data = encode_binary(array)
-            entry["parameters"] = {"binary_data_size": len(data)}
-            tails.append(data)
+            tails.append(encode_binary(array))
+            entry["parameters"] = {"binary_data_size": len(tails[-1])}
         else:
             entry["data"] = encode_json(each.name, array)
         entries.append(entry)
@@ -155,58 +190,82 @@ def write_response(
         answer["id"] = request.identifier
     if outputs.stale or outputs.tripped:
         answer["parameters"] = {"stale": outputs.stale, "tripped": outputs.tripped}
-    return json.dumps(answer, separators=(",", ":"), allow_nan=False).encode(), tails
+    return _compact(answer), tails
 
 
-class _Tensors:
-    """Reads inputs one after the other; those that come as bytes lie in their order behind the JSON."""
+def _compact(content: object) -> bytes:
+    return json.dumps(content, separators=(",", ":"), allow_nan=False).encode()
 
-    def __init__(self, tail: memoryview, memory: SharedMemoryRegistry) -> None:
-        self.feeds: dict[str, Array] = {}
-        self._tail = tail
-        self._at = 0
-        self._memory = memory
 
-    def read(self, entry: object) -> None:
-        """Read one input."""
-        if not isinstance(entry, dict):
-            raise RequestError(f"an input is a {type(entry).__name__}: expected an object")
-        name, datatype = entry.get("name"), entry.get("datatype")
-        if not isinstance(name, str) or not isinstance(datatype, str):
-            raise RequestError("an input needs 'name' and 'datatype', both strings")
-        if name in self.feeds:
+def _datatype(array: Array) -> str:
+    return "BYTES" if array.dtype.kind in "OUS" else datatype_of(array.dtype)
+
+
+def _plan(text: memoryview | bytes) -> _Plan:
+    """What a request's JSON says."""
+    content = _parse(text)
+    inputs = content.get("inputs")
+    if not isinstance(inputs, list) or not 0 < len(inputs) <= _MOST_TENSORS:
+        raise RequestError(f"a request needs 'inputs', a list of 1 to {_MOST_TENSORS} tensors")
+    parameters = _parameters(content)
+    check_parameters(parameters)
+    identifier = content.get("id", "")
+    if not isinstance(identifier, str):
+        raise RequestError(f"'id' is a {type(identifier).__name__}: expected a string")
+    all_binary = _flag(parameters, "binary_data_output")
+    return _Plan(
+        tuple(map(_planned_input, inputs)),
+        tuple(_wanted(content.get("outputs"), binary=all_binary)),
+        identifier,
+        all_binary,
+        parameters,
+        read_priority(parameters),
+    )
+
+
+_kept_plan = lru_cache(_KEPT_PLANS)(_plan)  # a client's requests mostly say the same
+
+
+def _planned_input(entry: object) -> _PlannedInput:
+    if not isinstance(entry, dict):
+        raise RequestError(f"an input is a {type(entry).__name__}: expected an object")
+    name, datatype = entry.get("name"), entry.get("datatype")
+    if not isinstance(name, str) or not isinstance(datatype, str):
+        raise RequestError("an input needs 'name' and 'datatype', both strings")
+    parameters = _parameters(entry)
+    place = place_of(name, parameters)
+    size_bytes = _whole(parameters, "binary_data_size", 0) if "binary_data_size" in parameters else None
+    if place is None and size_bytes is None and "data" not in entry:
+        raise RequestError(f"input '{name}' has no data: expected 'data', or 'binary_data_size' in its parameters")
+    return _PlannedInput(name, datatype, entry.get("shape"), place, size_bytes, entry.get("data"))
+
+
+def _bind(inputs: Sequence[_PlannedInput], tail: memoryview, memory: SharedMemoryRegistry) -> dict[str, Array]:
+    """The tensors of one request; those that come as bytes lie in their order behind the JSON."""
+    feeds: dict[str, Array] = {}
+    at = 0
+    for name, datatype, shape, place, size_bytes, data in inputs:
+        if name in feeds:
             raise RequestError(f"input '{name}' is there twice")
-        shape: Any = entry.get("shape")
-        element_count(name, shape)
-        parameters = _parameters(entry)
-        place = place_of(name, parameters)
-        data: Buffer
         if place is not None:
-            data = memoryview(self._memory.view(place.region, place.offset, place.size_bytes))
-        elif "binary_data_size" in parameters:
-            data = self._take(name, _whole(parameters, "binary_data_size", 0))
-        elif "data" in entry:
-            self.feeds[name] = decode_json(name, datatype, shape, entry["data"])
-            return
+            lent = memory.view(place.region, place.offset, place.size_bytes)
+            feeds[name] = decode_binary(name, datatype, shape, lent)
+        elif size_bytes is None:
+            feeds[name] = decode_json(name, datatype, shape, data)
         else:
-            raise RequestError(f"input '{name}' has no data: expected 'data', or 'binary_data_size' in its parameters")
-        self.feeds[name] = decode_binary(name, datatype, shape, data)
-
-    def check_end(self) -> None:
-        """That no bytes are left."""
-        left = len(self._tail) - self._at
-        if left:
-            raise RequestError(f"the body has {left} bytes after its last tensor: expected none")
-
-    def _take(self, name: str, size_bytes: int) -> memoryview:
-        left = len(self._tail) - self._at
-        if size_bytes > left:
-            raise TensorError(f"input '{name}' says that it has {size_bytes} bytes: only {left} are left in the body")
-        self._at += size_bytes
-        return self._tail[self._at - size_bytes : self._at]
+            if size_bytes > len(tail) - at:
+                left = len(tail) - at
+                raise TensorError(
+                    f"input '{name}' says that it has {size_bytes} bytes: only {left} are left in the body"
+                )
+            feeds[name] = decode_binary(name, datatype, shape, tail[at : at + size_bytes])
+            at += size_bytes
+    if at < len(tail):
+        raise RequestError(f"the body has {len(tail) - at} bytes after its last tensor: expected none")
+    return feeds
 
 
-def _parse(text: memoryview) -> dict[str, Any]:
+def _parse(text: memoryview | bytes) -> dict[str, Any]:
     try:
         content = json.loads(str(text, "utf-8"))
     except UnicodeDecodeError as error:

@@ -18,13 +18,14 @@ from sanderling.serve.http import answers
 from sanderling.serve.http.asgi import AsgiExchange
 from sanderling.serve.http.body import ChunkedHead, SizedBody, check_size
 from sanderling.serve.http.head import END, Head, parse_head
-from sanderling.serve.http.infer_exchange import InferExchange, aligned_at
+from sanderling.serve.http.infer_exchange import InferExchange
 from sanderling.serve.tensors import Buffer
 
 if TYPE_CHECKING:
     from sanderling.serve.http.server import HttpServer
 
 _CHUNKED = b"chunked"
+_KEPT_HEADS = 256
 _LINGER_S = 2.0  # in which a client may read why its request was refused, before the connection is closed
 
 
@@ -263,22 +264,35 @@ class Connection(asyncio.BufferedProtocol):
             return False
         if end > limits.header_bytes:
             raise HeadersTooLargeError(f"the headers have {end} bytes: at most {limits.header_bytes} are taken")
-        chunks = ChunkedHead(limits.body_bytes) if _CHUNKED in data[:end].lower() else None
-        self._head = head = parse_head(data[:end], limits, chunks)
+        self._head = head = self._parsed(data[:end])
         self._rest = data[end:]
         check_size(head.length, limits.body_bytes)
-        target = head.infer_target()
-        self._exchange = InferExchange(self, head, target) if target else AsgiExchange(self, head)
+        self._exchange = InferExchange(self, head, head.model) if head.model else AsgiExchange(self, head)
         self._wait(limits.body_s)
-        if head.chunked:
-            self._chunks, self._state = chunks, _State.CHUNKS
+        if isinstance(head, ChunkedHead) and head.chunked:
+            self._chunks, self._state = head, _State.CHUNKS
         else:
-            self._body = SizedBody(head.length, aligned_at(head) if target else 0)
-            self._rest = self._rest[self._body.put(self._rest) :] if head.length else self._rest
+            self._body = self.server.bodies.take(head.length, head.json_length or 0)
+            if head.length:
+                self._rest = self._rest[self._body.put(self._rest) :]
             self._state = _State.BODY
         if head.expects_continue and not self._rest and not (self._body and self._body.filled):
             self.send([answers.CONTINUE])
         return True
+
+    def _parsed(self, data: bytes) -> Head:
+        """A head; those of inference requests are kept, as a client mostly sends the same."""
+        heads = self.server.heads
+        known = heads.get(data)
+        if known is not None:
+            return known
+        limits = self.server.limits
+        head = parse_head(data, limits, ChunkedHead(limits.body_bytes) if _CHUNKED in data.lower() else None)
+        if head.model and not head.chunked:
+            if len(heads) >= _KEPT_HEADS:
+                heads.clear()
+            heads[data] = head
+        return head
 
     def _read_chunks(self) -> bool:
         assert self._chunks is not None

@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sanderling.core.errors import OptionError
+from sanderling.serve.http.body import BodyPool
 from sanderling.serve.http.completions import Completions
+from sanderling.serve.http.head import Head
 from sanderling.serve.http.protocol import Connection
 
 if TYPE_CHECKING:
@@ -32,6 +34,8 @@ class HttpServer:
         limits: of the settings.
         completions: by which results come from other threads.
         scratch: that connections receive into.
+        bodies: memory for bodies of requests.
+        heads: of inference requests, by their bytes.
         tasks: requests that the application answers.
         port: that it listens at.
     """
@@ -43,6 +47,8 @@ class HttpServer:
         self.limits = services.settings.limits
         self.completions = Completions(self.loop)
         self.scratch = memoryview(bytearray(_SCRATCH_BYTES))
+        self.bodies = BodyPool()
+        self.heads: dict[bytes, Head] = {}
         self.tasks: set[asyncio.Task[None]] = set()
         self.port = 0
         self._connections: set[Connection] = set()

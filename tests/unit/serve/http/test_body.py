@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from sanderling.serve.errors import MediaError, RequestError, TooLargeError
-from sanderling.serve.http.body import ALIGNMENT, SizedBody, unpack
+from sanderling.serve.http.body import ALIGNMENT, BodyPool, SizedBody, unpack
 
 
 @pytest.mark.parametrize("aligned_at", [0, 1, 37, 200])
@@ -50,3 +50,28 @@ def test_a_broken_packed_body_is_refused(data):
 def test_an_unknown_encoding_is_refused():
     with pytest.raises(MediaError, match="'br' is not understood: expected gzip or deflate"):
         unpack(b"", b"br", 1000)
+
+
+def test_memory_of_a_body_is_used_again_only_when_nobody_refers_to_it():
+    pool, size = BodyPool(), 100_000
+    first = pool.take(size, 0)
+    address = np.frombuffer(first.data, np.uint8).ctypes.data
+    kept = np.frombuffer(first.data[8:16], np.float64)
+    del first
+    kept[:] = 7.0
+    for _ in range(3):
+        other = np.frombuffer(pool.take(size, 0).data, np.uint8)
+        other[:] = 0
+        assert other.ctypes.data != address
+    assert kept[0] == 7.0
+    del kept
+    bodies = [pool.take(size, 0) for _ in range(4)]
+    assert address in [np.frombuffer(body.data, np.uint8).ctypes.data for body in bodies]
+
+
+def test_kept_memory_has_a_limit():
+    pool = BodyPool(limit_bytes=500_000)
+    for size in range(100_000, 200_000, 1_000):
+        pool.take(size, 0)
+        assert pool.kept_bytes <= 500_000
+    assert len(pool.take(600_000, 0).data) == 600_000

@@ -33,8 +33,8 @@ def test_a_head_is_read():
     ],
 )
 def test_model_and_version_are_found_in_the_target(path, target):
-    assert head(f"POST {path} HTTP/1.1").infer_target() == target
-    assert head(f"GET {path} HTTP/1.1").infer_target() is None
+    assert head(f"POST {path} HTTP/1.1").model == target
+    assert head(f"GET {path} HTTP/1.1").model is None
 
 
 @pytest.mark.parametrize(
