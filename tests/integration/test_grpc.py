@@ -250,6 +250,38 @@ def test_asyncio_client(address, plane):
         np.testing.assert_allclose(scores, expected(plane, images(seed=index % 8)), rtol=1e-5, atol=1e-6)
 
 
+def test_asyncio_client_makes_every_other_call(address, registry):
+    async def calls() -> None:
+        headers = {"authorization": f"Bearer {TOKEN}"}
+        async with aio_client.InferenceServerClient(address) as triton:
+            assert await triton.is_server_live()
+            assert await triton.is_model_ready("image")
+            assert (await triton.get_server_metadata()).name == "sanderling"
+            assert (await triton.get_model_metadata("image")).inputs[0].name == "image"
+            assert (await triton.get_model_config("image")).config.max_batch_size == 8
+            assert len((await triton.get_inference_statistics("image", "2")).model_stats) == 1
+            assert len((await triton.get_model_repository_index()).models) == 2
+            await triton.load_model("image", headers=headers)
+            await triton.unload_model("image", headers=headers)
+            assert "trace_level" in (await triton.get_trace_settings()).settings
+            assert "log_error" in (await triton.get_log_settings()).settings
+            await triton.unregister_cuda_shared_memory()
+            key = f"/sanderling-test-{uuid.uuid4().hex}"
+            handle = shared_memory.create_shared_memory_region("aio", key, 1600)
+            try:
+                await triton.register_system_shared_memory("aio", key, 1600)
+                assert "aio" in (await triton.get_system_shared_memory_status("aio")).regions
+                shared_memory.set_shared_memory_region(handle, [images(2)])
+                result = await triton.infer("image", [lent_input("image", "aio", 1536)])
+                assert result.as_numpy("scores").shape == (2, 4)
+                await triton.unregister_system_shared_memory("aio")
+            finally:
+                shared_memory.destroy_shared_memory_region(handle)
+
+    asyncio.run(calls())
+    assert "aio" not in [region.name for region in registry.regions()]
+
+
 def test_statistics_count_requests_and_rows(triton):
     before = triton.get_inference_statistics("image", "1").model_stats[0]
     triton.infer("image", [sent(images(3))])
