@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import queue
+import threading
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -226,6 +227,7 @@ def test_stream_answers_in_order_and_goes_on_after_an_error(triton, plane):
             continue
         assert error is None
         assert result.get_response().id == str(seed)
+        assert result.get_response().parameters["triton_final_response"].bool_param
         np.testing.assert_allclose(result.as_numpy("scores"), expected(plane, images(seed=seed)), rtol=1e-5, atol=1e-6)
     triton.stop_stream()
 
@@ -246,6 +248,38 @@ def test_asyncio_client(address, plane):
 
     for index, scores in enumerate(asyncio.run(calls())):
         np.testing.assert_allclose(scores, expected(plane, images(seed=index % 8)), rtol=1e-5, atol=1e-6)
+
+
+def test_asyncio_client_makes_every_other_call(address, registry):
+    async def calls() -> None:
+        headers = {"authorization": f"Bearer {TOKEN}"}
+        async with aio_client.InferenceServerClient(address) as triton:
+            assert await triton.is_server_live()
+            assert await triton.is_model_ready("image")
+            assert (await triton.get_server_metadata()).name == "sanderling"
+            assert (await triton.get_model_metadata("image")).inputs[0].name == "image"
+            assert (await triton.get_model_config("image")).config.max_batch_size == 8
+            assert len((await triton.get_inference_statistics("image", "2")).model_stats) == 1
+            assert len((await triton.get_model_repository_index()).models) == 2
+            await triton.load_model("image", headers=headers)
+            await triton.unload_model("image", headers=headers)
+            assert "trace_level" in (await triton.get_trace_settings()).settings
+            assert "log_error" in (await triton.get_log_settings()).settings
+            await triton.unregister_cuda_shared_memory()
+            key = f"/sanderling-test-{uuid.uuid4().hex}"
+            handle = shared_memory.create_shared_memory_region("aio", key, 1600)
+            try:
+                await triton.register_system_shared_memory("aio", key, 1600)
+                assert "aio" in (await triton.get_system_shared_memory_status("aio")).regions
+                shared_memory.set_shared_memory_region(handle, [images(2)])
+                result = await triton.infer("image", [lent_input("image", "aio", 1536)])
+                assert result.as_numpy("scores").shape == (2, 4)
+                await triton.unregister_system_shared_memory("aio")
+            finally:
+                shared_memory.destroy_shared_memory_region(handle)
+
+    asyncio.run(calls())
+    assert "aio" not in [region.name for region in registry.regions()]
 
 
 def test_statistics_count_requests_and_rows(triton):
@@ -562,7 +596,8 @@ def half_a_place(request):
         (with_raw(bytes(768), b"more"), "1 of 2 raw_input_contents belong to no input"),
         (with_shape(-1, 3, 8, 8), "-1 in its shape"),
         (with_shape(1 << 40, 1 << 40, 3), "more than memory holds"),
-        (with_shape(0, 1 << 62, 1 << 62), "expected 0 for FP32"),
+        (with_shape(0, 1 << 62, 1 << 62), "more than memory holds"),
+        (with_shape(0, 3, 8, 8), "expected 0 for FP32"),
         (with_shape(), "has 768 bytes: expected 4"),
         (with_datatype("FP33"), "datatype 'FP33' is unknown"),
         (with_datatype(""), "datatype '' is unknown"),
@@ -672,6 +707,24 @@ def test_server_that_shuts_down_takes_no_more(packages):
         fails(lambda: triton.infer("image", [sent(images())]), "UNAVAILABLE", "shuts down")
 
 
+def test_requests_that_run_end_before_the_server_stops(packages):
+    script, answers = Script(hangs=When(every=True)), queue.Queue()
+    with Pool() as pool, scripted_session(packages["image"], {"npu": script}) as session:
+        plane = DataPlane(pool)
+        plane.add(session, name="image")
+        with contextlib.ExitStack() as stack:
+            address = stack.enter_context(serving(plane))
+            triton = client.InferenceServerClient(address)
+            triton.async_infer("image", [sent(images())], callback=lambda result, error: answers.put((result, error)))
+            wait_until(lambda: script.rows)
+            threading.Timer(0.2, script.release.set).start()
+        result, error = answers.get(timeout=20)
+        assert error is None
+        assert result.as_numpy("scores").shape == (1, 4)
+        fails(lambda: triton.is_server_live(client_timeout=5), "UNAVAILABLE", "failed to connect")
+        triton.close()
+
+
 DATATYPES = st.sampled_from(["FP32", "FP16", "BF16", "INT8", "UINT64", "BOOL", "BYTES", "", "FP33"])
 SIZES = st.sampled_from([0, 1, 2, 3, 4, 8, -1, 1 << 31, 1 << 62])
 WHOLE = st.sampled_from([0, 1, 4, 768, -1, 1 << 62])
@@ -728,7 +781,7 @@ def requests(draw):
     return request.SerializeToString()
 
 
-@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(message=requests())
 def test_any_request_gets_an_answer_or_an_error_of_ours(plane, message):
     memory = SharedMemoryRegistry(ANY_KEY)

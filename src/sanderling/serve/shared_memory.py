@@ -24,7 +24,7 @@ from sanderling.serve.errors import ConflictError, NotFoundError
 
 FOLDER = Path("/dev/shm")  # noqa: S108 - where POSIX shared memory lies on Linux
 ANY_KEY = "/"
-MOST_REGIONS = 1024
+MOST_REGIONS = 256  # each holds a file open
 _LONGEST_NAME = 255
 
 

@@ -42,7 +42,7 @@ _KINDS: dict[str, tuple[set[type], str]] = {
 }
 _LENGTH = struct.Struct("<I")
 _MOST_AXES = 32
-_MOST_ELEMENTS = 2**62
+_MOST_ELEMENTS = 2**59  # of eight bytes; NumPy counts an axis of 0 as 1 here
 
 
 @cache
@@ -90,10 +90,9 @@ def element_count(name: str, shape: object) -> int:
     for size in shape:
         if type(size) is not int or size < 0:
             raise TensorError(f"tensor '{name}' has {_cut(size)} in its shape: expected whole numbers ≥ 0")
-    count = math.prod(shape)
-    if count > _MOST_ELEMENTS or any(size > _MOST_ELEMENTS for size in shape):
+    if math.prod(max(size, 1) for size in shape) > _MOST_ELEMENTS:
         raise TensorError(f"tensor '{name}' has shape {_cut(list(shape))}, which is more than memory holds")
-    return count
+    return math.prod(shape)
 
 
 def decode_binary(name: str, datatype: str, shape: Sequence[int], data: Buffer) -> Array:

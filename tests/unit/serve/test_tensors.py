@@ -118,6 +118,7 @@ def test_lying_sizes_allocate_nothing():
         ("FP32", [1] * 33, bytes(4), "33 axes"),
         ("FP32", [2**32, 2**32], b"", "more than memory holds"),
         ("FP32", [0, 2**63], b"", "more than memory holds"),
+        ("FP32", [0, 2**62, 3], b"", "more than memory holds"),
         ("FP32", [2, 2], bytes(15), "has 15 bytes: expected 16 for FP32 of shape [2, 2]"),
         ("FP32", [2, 2], bytes(17), "has 17 bytes: expected 16"),
         ("BOOL", [2], b"\0\2", "neither 0 nor 1"),

@@ -75,6 +75,7 @@ class Inference:
         registry: SharedMemoryRegistry,
         *,
         left_ms: float | None = None,
+        is_streamed: bool = False,
     ) -> bytes:
         """Run it; cancelling this frees its place in the queue.
 
@@ -82,6 +83,7 @@ class Inference:
             plane: that has the model.
             registry: of shared memory.
             left_ms: of the call's deadline.
+            is_streamed: say that no more answers follow, which clients of streams may wait for.
 
         Returns:
             The answer, a ``ModelInferResponse``.
@@ -110,7 +112,10 @@ class Inference:
             pinned=bool(header.model_version),
         )
         outputs = await asyncio.wrap_future(future)
-        return _answer(header, model, outputs, wanted, places)
+        answer = messages.ModelInferResponse(model_name=model.name, model_version=model.version, id=header.id)
+        if is_streamed:
+            answer.parameters["triton_final_response"].bool_param = True
+        return _written(answer, model, outputs, wanted, places)
 
     def _feeds(self, registry: SharedMemoryRegistry) -> dict[str, Array]:
         feeds: dict[str, Array] = {}
@@ -196,14 +201,13 @@ def _wanted(header: messages.ModelInferRequest, model: ServedModel) -> dict[str,
     return wanted or {spec.name: _Wanted() for spec in model.session.outputs}
 
 
-def _answer(
-    header: messages.ModelInferRequest,
+def _written(
+    answer: messages.ModelInferResponse,
     model: ServedModel,
     outputs: Outputs,
     wanted: Mapping[str, _Wanted],
     places: OutputPlaces,
 ) -> bytes:
-    answer = messages.ModelInferResponse(model_name=model.name, model_version=model.version, id=header.id)
     if outputs.stale:
         answer.parameters["stale"].bool_param = True
     if outputs.tripped:

@@ -11,6 +11,8 @@ from sanderling.serve.grpc_.service import InferenceService
 from sanderling.serve.http.server import tls_context
 from sanderling.serve.services import Services
 
+_KEEPALIVE_MS = 60_000  # after which a silent client is asked whether it is there
+_KEEPALIVE_TIMEOUT_MS = 20_000
 _MOST_CALLS = 4096  # at a time; more are refused with RESOURCE_EXHAUSTED
 
 
@@ -38,6 +40,9 @@ class GrpcServer:
                 ("grpc.max_receive_message_length", settings.limits.body_bytes),
                 ("grpc.max_send_message_length", -1),
                 ("grpc.max_metadata_size", settings.limits.header_bytes),
+                ("grpc.keepalive_time_ms", _KEEPALIVE_MS),
+                ("grpc.keepalive_timeout_ms", _KEEPALIVE_TIMEOUT_MS),
+                ("grpc.keepalive_permit_without_calls", 1),
                 ("grpc.so_reuseport", 0),  # a second server at the port is an error, not a share of its requests
             ],
             maximum_concurrent_rpcs=_MOST_CALLS,

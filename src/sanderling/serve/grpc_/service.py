@@ -103,7 +103,9 @@ class InferenceService:
         try:
             inference = Inference(message)
             identifier = inference.header.id
-            answer = await inference.run(self._services.plane, self._services.memory, left_ms=_left_ms(context))
+            answer = await inference.run(
+                self._services.plane, self._services.memory, left_ms=_left_ms(context), is_streamed=True
+            )
         except Exception as error:  # noqa: BLE001 - the client is told, and the stream goes on
             _, text = self._failed(error)
             return stream_error(text, messages.ModelInferResponse(id=identifier).SerializeToString())
