@@ -14,7 +14,7 @@ import threading
 import time
 import weakref
 from collections import Counter, deque
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import dataclass
@@ -202,7 +202,6 @@ class Runtime:
         *,
         deadline_ms: float = NEVER,
         priority: int = 0,
-        stream: Hashable = None,
         wait: bool = True,
     ) -> Future[Outputs]:
         """Run one request and return at once; results of a stream and priority come in the order of submission.
@@ -212,7 +211,6 @@ class Runtime:
             call: checked; its arrays must not change until the future is done.
             deadline_ms: from now.
             priority: larger is sooner.
-            stream: whose order is kept; the calling thread's by default.
             wait: for room, where the policy says so.
 
         Raises:
@@ -223,7 +221,7 @@ class Runtime:
         ticket = Ticket(name, call, deadline_ms=now_ms + deadline_ms, priority=priority)
         with self._lock:
             self._accept(ticket, now_ms, inline=False, wait=wait)
-            ticket.link = self._streams.join((threading.get_ident() if stream is None else stream, priority))
+            ticket.link = self._streams.join((call.stream, priority))
         future = ticket.future
         assert future is not None
         future.add_done_callback(lambda future: self._cancelled(ticket) if future.cancelled() else None)

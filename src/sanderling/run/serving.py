@@ -75,15 +75,14 @@ class ServedPackage:
         alone = len(calls) == 1 and (not self.rows.batched or call_rows <= first.rows)
         if alone and self.guard is None:
             return [self._outputs(used.run(first.feeds, first.outputs), used, max(call_rows, first.rows))]
-        feeds = [call.feeds for call in calls]
         counts = [call.rows for call in calls]
         size = max(call_rows, sum(counts))
-        arrays = self._run_alone(used, first) if alone else self._run_joined(used, feeds, size)
+        arrays = self._run_alone(used, first) if alone else self._run_joined(used, [call.feeds for call in calls], size)
         split = partial(self._split, counts=counts, alone=alone)
         if self.guard is None:
             results: list[Outputs | SanderlingError] = [self._outputs(part, used, size) for part in split(arrays)]
         else:
-            results = self.guard.checked(used, arrays, feeds, split, counts, size)
+            results = self.guard.checked(used, arrays, calls, split, size)
         return [
             self._given(result, call.outputs) if isinstance(result, Outputs) and call.outputs is not None else result
             for call, result in zip(calls, results, strict=True)

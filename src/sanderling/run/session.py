@@ -259,7 +259,8 @@ class Session:
             outputs: as of ``run``.
             deadline_ms: as of ``run``.
             priority: as of ``run``.
-            stream: whose order is kept; the calling thread's by default.
+            stream: whose order is kept, and whose last good result a guard may give again; the calling thread's by
+                default.
             wait: for room in a full queue, where the policy says so; without it a full queue always refuses.
 
         Returns:
@@ -267,16 +268,15 @@ class Session:
         """
         return self._runtime.submit(
             self._served.name,
-            self._call(feeds, outputs),
+            self._call(feeds, outputs, stream),
             deadline_ms=self._due_ms(deadline_ms),
             priority=priority,
-            stream=stream,
             wait=wait,
         )
 
     async def run_async(self, feeds: Feeds | Array, *, deadline_ms: float | None = None, priority: int = 0) -> Outputs:
-        """Run once without blocking the event loop; arguments and errors as of ``run``."""
-        call, stream = self._call(feeds, None), object()
+        """Run once without blocking the event loop; arguments and errors as of ``run``. A task is a stream."""
+        call = self._call(feeds, None, asyncio.current_task())
         end_ms = time.monotonic() * 1e3 + self._due_ms(deadline_ms)
         retry_s = _FIRST_RETRY_S
         while True:
@@ -286,7 +286,6 @@ class Session:
                     call,
                     deadline_ms=max(end_ms - time.monotonic() * 1e3, 0.0),
                     priority=priority,
-                    stream=stream,
                     wait=False,
                 )
             except QueueFullError:
@@ -428,7 +427,7 @@ class Session:
     def _active(self) -> Lane:
         return self._served.lanes[self._runtime.active(self._served.name)]
 
-    def _call(self, feeds: Feeds | Array, outputs: Feeds | None) -> Call:
+    def _call(self, feeds: Feeds | Array, outputs: Feeds | None, stream: Hashable = None) -> Call:
         named = feeds if isinstance(feeds, Mapping) else self._only_input(feeds)
         check_feeds(named, self._accepted)
         rows = self._served.rows
@@ -436,7 +435,7 @@ class Session:
             rows.check_count(named)
         if outputs is not None:
             check_outputs(outputs, rows.returned, named)
-        return Call(named, rows.count(named), outputs)
+        return Call(named, rows.count(named), outputs, threading.get_ident() if stream is None else stream)
 
     def _due_ms(self, deadline_ms: float | None) -> float:
         due_ms = self.policy.deadlines.default if deadline_ms is None else deadline_ms

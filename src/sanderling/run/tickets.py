@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from concurrent.futures import Future, InvalidStateError
 from typing import Literal, NamedTuple
 
@@ -15,11 +16,19 @@ Fate = Literal["", "completed", "failed", "late", "rejected", "cancelled"]
 
 
 class Call(NamedTuple):
-    """What a caller gives: inputs by name, the rows in them, and arrays for the results if it has its own."""
+    """What a caller gives.
+
+    Attributes:
+        feeds: inputs by name.
+        rows: in them.
+        outputs: arrays for the results, if it has its own.
+        stream: whose order is kept, and whose last good result may be given again.
+    """
 
     feeds: Feeds
     rows: int = 1
     outputs: Feeds | None = None
+    stream: Hashable = None
 
 
 _NOTHING = Call({})

@@ -404,7 +404,7 @@ def test_listener_that_raises_loses_no_result(sums, monkeypatch):
     shown = []
     monkeypatch.setattr(threading, "excepthook", shown.append)
     with scripted_session(sums, {"npu": Script(fails=ALWAYS)}) as session:
-        session._runtime._on_event = lambda _: 1 / 0
+        session._runtime.listen(lambda _: 1 / 0)
         with pytest.raises(EngineError, match="call 1 fails"):
             session.run(numbered(1))
         session._runtime.tell(Event(kind="test", subject="s", reason="r"))

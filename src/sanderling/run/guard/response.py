@@ -7,7 +7,7 @@ import queue
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from pathlib import Path
 
 from sanderling.core.errors import GuardError, OutputError, SanderlingError
@@ -25,13 +25,14 @@ from sanderling.run.policy.breaker import BreakerState, after_trip
 from sanderling.run.policy.document import Policy
 from sanderling.run.policy.rules import breaker_rules
 from sanderling.run.results import Outputs
+from sanderling.run.tickets import Call
 
 _SHADOWS = 16  # that may wait to be compared
 _END_S = 1.0
-_SHAPES = 8  # of inputs whose last good result is kept
+_KINDS = 64  # streams and shapes of inputs whose last good result is kept
 
-_Shapes = tuple[tuple[int, ...], ...]
-_Shadow = tuple[Lane, Lane, Feeds, dict[str, Array]]
+_Kind = tuple[Hashable, tuple[tuple[int, ...], ...]]
+_Shadow = tuple[Lane, Lane, Call, dict[str, Array]]
 
 
 class GuardResponse:
@@ -65,7 +66,7 @@ class GuardResponse:
         self._tell, self._take_safe = tell, take_safe
         self._rules = breaker_rules(policy)
         self._breaker = BreakerState()
-        self._last_good: dict[_Shapes, dict[str, Array]] = {}  # the latest of them last
+        self._last_good: dict[_Kind, dict[str, Array]] = {}  # the latest of them last
         self._closed = False
         self._lock = threading.Lock()
         self._sampler = ShadowSampler(policy.guard.shadow_share)
@@ -96,9 +97,8 @@ class GuardResponse:
         self,
         lane: Lane,
         arrays: Mapping[str, Array],
-        feeds: Sequence[Feeds],
+        calls: Sequence[Call],
         parts: Callable[[dict[str, Array]], list[dict[str, Array]]],
-        counts: Sequence[int],
         rows: int,
     ) -> list[Outputs | SanderlingError]:
         """Check a call's results, and give each request what the policy says.
@@ -106,25 +106,24 @@ class GuardResponse:
         Args:
             lane: that ran.
             arrays: its results, with those of watched tensors.
-            feeds: of each request.
+            calls: what each request brought.
             parts: splits results into those of each request.
-            counts: rows of each request.
             rows: of the call.
         """
         own, inner = split(arrays) if self._policy.guard.inner_tensors else (dict(arrays), {})
         each = parts(own)
-        fault = self._checks.fault(own, rows_of(inner, 0, sum(counts), batch=rows))
+        fault = self._checks.fault(own, rows_of(inner, 0, sum(call.rows for call in calls), batch=rows))
         results: list[Outputs | SanderlingError] = []
         first = 0
-        for given, result, count in zip(feeds, each, counts, strict=True):
+        for call, result in zip(calls, each, strict=True):
             if fault is not None:
-                fault_here = self._checks.fault(result, rows_of(inner, first, count, batch=rows))
-                first += count
+                fault_here = self._checks.fault(result, rows_of(inner, first, call.rows, batch=rows))
+                first += call.rows
                 if fault_here is not None:
-                    results.append(self._tripped(lane, given, result, fault_here, rows))
+                    results.append(self._tripped(lane, call, result, fault_here, rows))
                     continue
             results.append(Outputs(result, lane=lane.name, variant=lane.variant.id, batch_rows=rows))
-            self._keep(lane, given, result)
+            self._keep(lane, call, result)
         return results
 
     def close(self) -> None:
@@ -143,19 +142,19 @@ class GuardResponse:
         thread.join(timeout=_END_S)
 
     def _tripped(
-        self, lane: Lane, feeds: Feeds, result: dict[str, Array], fault: Fault, rows: int
+        self, lane: Lane, call: Call, result: dict[str, Array], fault: Fault, rows: int
     ) -> Outputs | SanderlingError:
         """What a request gets whose result failed a check."""
-        action = self._note(lane, feeds, result, fault)
+        action = self._note(lane, call, result, fault)
         told = str(fault)
         if action == "retry-fp32":
             safe = self._safe()
             if safe is None:
                 ways = ", ".join(lane.name for lane in self._lanes())
                 return GuardError(f"a result failed its check ({told}), and FP32 is not among the ways to run: {ways}")
-            return self._retried(safe[1], feeds, told)
+            return self._retried(safe[1], call.feeds, told)
         with self._lock:
-            last = self._last_good.get(_shapes(feeds))
+            last = self._last_good.get(_kind(call))
         if action == "last-good" and last is not None:
             self._count("stale")
             return Outputs(
@@ -178,7 +177,7 @@ class GuardResponse:
             return GuardError(f"a result failed its check ({told}), and FP32's does so, too: {again}")
         return Outputs(result, lane=safe.name, variant=safe.variant.id, tripped=told)
 
-    def _note(self, lane: Lane, feeds: Feeds, result: Mapping[str, Array], fault: Fault) -> str:
+    def _note(self, lane: Lane, call: Call, result: Mapping[str, Array], fault: Fault) -> str:
         """Count a trip, tell it, keep a reproducer, and open the breaker where it is due; returns what to do."""
         with self._lock:
             self._counts["trips"] += 1
@@ -186,10 +185,10 @@ class GuardResponse:
                 self._rules,
                 self._breaker,
                 now_ms=time.monotonic() * 1e3,
-                has_last_good=_shapes(feeds) in self._last_good,
+                has_last_good=_kind(call) in self._last_good,
                 is_safe=_is_safe(lane),
             )
-        kept = self._reproducer(lane, feeds, result, fault)
+        kept = self._reproducer(lane, call.feeds, result, fault)
         self._tell(Event(kind="guard-tripped", subject=lane.name, reason=f"{fault}; {action}{kept}"))
         if opens and (safe := self._safe()) is not None:
             reason = f"{self._rules.trips} trips within {self._rules.window_ms / 1e3:g} s"
@@ -217,20 +216,20 @@ class GuardResponse:
             return f"; no reproducer: {error}"
         return f"; kept in {path}" if path is not None else ""
 
-    def _keep(self, lane: Lane, feeds: Feeds, result: dict[str, Array]) -> None:
+    def _keep(self, lane: Lane, call: Call, result: dict[str, Array]) -> None:
         """Keep a good result where the policy may need it, and let some run again in FP32."""
         if self._policy.guard.on_trip == "last-good":
-            shapes, copies = _shapes(feeds), _copies(result)
+            kind, copies = _kind(call), _copies(result)
             with self._lock:
-                self._last_good.pop(shapes, None)
-                self._last_good[shapes] = copies
-                if len(self._last_good) > _SHAPES:
+                self._last_good.pop(kind, None)
+                self._last_good[kind] = copies
+                if len(self._last_good) > _KINDS:
                     del self._last_good[next(iter(self._last_good))]
         if not self._sampler.share or _is_safe(lane):
             return
         if not self._sampler.takes(next(self._numbers)) or (safe := self._safe()) is None:
             return
-        taken = lane, safe[1], _copies(feeds), _copies(result)
+        taken = lane, safe[1], call._replace(feeds=_copies(call.feeds), outputs=None), _copies(result)
         with self._lock:
             if self._closed:
                 return
@@ -247,7 +246,7 @@ class GuardResponse:
         """Run what was sampled in FP32, and trip where it disagrees."""
         tolerances: dict[str, Tolerance] = {}
         while (taken := self._shadows.get()) is not None:
-            lane, safe, feeds, result = taken
+            lane, safe, call, result = taken
             tolerance = tolerances.get(lane.variant.id)
             try:
                 if tolerance is None:
@@ -255,14 +254,14 @@ class GuardResponse:
                     tolerances[lane.variant.id] = tolerance
                     for note in tolerance.notes:
                         self._tell(note)
-                reference = self._run_again(safe, feeds)
+                reference = self._run_again(safe, call.feeds)
             except SanderlingError as error:
                 self._tell(Event(kind="shadow-failed", subject=lane.name, reason=str(error)))
                 continue
             self._count("shadows")
             fault = disagreement(result, reference, tolerance)
             if fault is not None:
-                self._note(lane, feeds, result, fault)
+                self._note(lane, call, result, fault)
 
     def _count(self, kind: str) -> None:
         with self._lock:
@@ -277,5 +276,6 @@ def _is_safe(lane: Lane) -> bool:
     return lane.variant.id == SAFE_VARIANT
 
 
-def _shapes(feeds: Feeds) -> _Shapes:
-    return tuple(array.shape for array in feeds.values())
+def _kind(call: Call) -> _Kind:
+    """What a last good result must have come from: the same stream, and inputs of the same shapes."""
+    return call.stream, tuple(array.shape for array in call.feeds.values())

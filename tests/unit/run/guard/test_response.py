@@ -110,6 +110,14 @@ def test_last_good_result_is_a_copy_and_marked_stale(roots):
         assert session.statistics().guard == {"trips": 2, "stale": 2}
 
 
+def test_last_good_result_is_only_given_to_its_own_stream(roots):
+    with opened(roots, onTrip="last-good", breakerTrips=9) as session:
+        session.submit(GOOD, stream="front camera").result(10)
+        other = session.submit(BAD, stream="rear camera").result(10)
+        assert (other.variant, other.stale) == ("fp32", False)
+        assert session.submit(BAD, stream="front camera").result(10).stale
+
+
 def test_last_good_result_is_only_given_for_inputs_of_its_shape(roots):
     with opened(roots, onTrip="last-good", breakerTrips=9) as session:
         session.run(GOOD)
