@@ -6,6 +6,7 @@ import queue
 import threading
 import uuid
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import grpc
@@ -666,16 +667,21 @@ def test_deadline_of_the_call_reaches_the_scheduler(packages):
 def test_client_that_cancels_frees_its_place(packages):
     with slow(packages["image"], hangs=When(numbers=(1,))) as (triton, plane, script):
         answers: queue.Queue = queue.Queue()
-        contexts = [
-            triton.async_infer("image", [sent(images())], callback=lambda result, error: answers.put((result, error)))
-            for _ in range(3)
-        ]
-        wait_until(lambda: script.rows and plane.pending == 3)
-        for context in contexts[1:]:
+        call = partial(
+            triton.async_infer,
+            "image",
+            [sent(images())],
+            callback=lambda result, error: answers.put((result, error)),
+        )
+        call()
+        wait_until(lambda: script.rows)
+        contexts = [call(), call()]
+        wait_until(lambda: plane.pending == 3)
+        for context in contexts:
             context.cancel()
         wait_until(lambda: plane.pending == 1)
         script.release.set()
-        outcomes = [answers.get(timeout=20) for _ in contexts]
+        outcomes = [answers.get(timeout=20) for _ in range(3)]
         assert sum(error is None for _, error in outcomes) == 1
         wait_until(lambda: plane.pending == 0)
         assert plane.model("image").statistics.cancel.count == 2

@@ -50,6 +50,7 @@ def heavy(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 @pytest.fixture
 def pool(heavy):
+    _OTHERS.update(process.pid for process in children())
     policy = {"isolation": "process", "maxModelCache": 3, "guard": {"checkFinite": False}}
     with Pool(parse_policy(json.dumps(policy))) as pool:
         for path in heavy.values():
@@ -58,9 +59,14 @@ def pool(heavy):
     assert children() == []
 
 
+_OTHERS: set[int] = set()  # workers that other tests have left
+
+
 def children() -> list[psutil.Process]:
     return [
-        process for process in psutil.Process().children(recursive=True) if "sanderling" in " ".join(command(process))
+        process
+        for process in psutil.Process().children(recursive=True)
+        if process.pid not in _OTHERS and "sanderling" in " ".join(command(process))
     ]
 
 

@@ -313,7 +313,7 @@ def test_hundred_sessions_leave_no_threads_processes_or_descriptors(sums):
     process = psutil.Process()
     with scripted_session(sums) as session:
         session.submit(numbered(1)).result(10)
-    threads, descriptors = threading.active_count(), process.num_fds()
+    threads, descriptors, others = threading.active_count(), process.num_fds(), set(process.children())
     for number in range(100):
         with scripted_session(sums, {"npu": Script(), "gpu": Script()}) as session:
             futures = [session.submit(numbered(n)) for n in range(4)]
@@ -321,7 +321,7 @@ def test_hundred_sessions_leave_no_threads_processes_or_descriptors(sums):
             assert all(belongs_to(future.result(10), n) for n, future in enumerate(futures))
     assert threading.active_count() == threads
     assert process.num_fds() <= descriptors
-    assert process.children() == []
+    assert set(process.children()) <= others
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks into /dev/shm")
@@ -332,14 +332,14 @@ def test_sessions_in_processes_leave_nothing_behind(sums):
     rules = policy(devicePriorities=["cpu"], isolation="process")
     with load(sums, policy=rules) as session:
         session.run(numbered(1))
-    descriptors, shared = process.num_fds(), set(Path("/dev/shm").iterdir())
+    descriptors, shared, others = process.num_fds(), set(Path("/dev/shm").iterdir()), set(process.children())
     for number in range(4):
         with load(sums, policy=rules) as session:
             assert belongs_to(session.run(numbered(number)), number)
             if number % 2:
                 os.kill(session._served.lanes[0]._worker.pid, signal.SIGKILL)
     assert process.num_fds() <= descriptors
-    assert process.children() == []
+    assert set(process.children()) <= others
     assert set(Path("/dev/shm").iterdir()) <= shared
 
 
