@@ -33,7 +33,7 @@ from sanderling.run.engines.base import Compute, EngineOptions
 from sanderling.run.isolated import Worker
 
 RESULTS = Path(__file__).with_name("results.json")
-_CALLS, _CALLS_A_PASS = 200, 8
+_CALLS, _CALLS_A_PASS = 200, 20
 _TUNE_SECONDS = 30.0
 _LOADS = 3
 _QUICK_CALLS, _QUICK_TUNE_SECONDS, _QUICK_LOADS = 24, 5.0, 2

@@ -34,6 +34,7 @@ from sanderling.run.engines.base import DeviceKind, EngineOptions
 from sanderling.run.lanes import LanePlan
 from sanderling.run.placing import Place
 from sanderling.run.policy.document import BatchTuning, Deadlines, Policy, Recovery
+from sanderling.run.results import Outputs
 from sanderling.run.session import PLAIN, Session
 from sanderling.twin.contenders import of_policy
 from sanderling.twin.simulate import Outcome, play
@@ -44,6 +45,8 @@ _MODEL = "benchmarks.zoo.resnet18:resnet18"
 _SIZES = (1, 2, 4, 8, 16)
 _CALLERS, _HAMMERING = 32, 8
 _ENGINE = "onnxruntime"
+_LOAD = 0.6  # of what the engine can do, for the twin
+_LEAST_CALLS = 5  # of a batch size, to be told in a table
 
 
 def main() -> None:
@@ -258,20 +261,21 @@ def idle_latency(package: Package, *, calls: int) -> dict[str, Any]:
 
 
 def twin_against_reality(package: Package, *, seconds: float) -> dict[str, Any]:
-    """Latencies of one trace, live and on the twin's clock, with a table that was measured just before."""
+    """Latencies of one trace, live and on the twin's clock, with a latency table from a rehearsal of another trace."""
     policy = Policy(
         batch_tuning=BatchTuning(max_batch_size=8, latency_target=100), deadlines=Deadlines(drop_late=False)
     )
     name = package.manifest.name
     with _session(package, policy) as session:
-        table, rows_per_s = _measured_table(session, name)
-        rate = 0.6 * rows_per_s
-        trace = trace_of(f"poisson:{name}@{rate:.1f}/s", minutes=seconds / 60, seed=1)
-        live_ms = _play_live(session, trace)
+        rate = _LOAD * 1e3 / _row_ms(session)
+        spec = f"poisson:{name}@{rate:.1f}/s"
+        _, rehearsed = _play_live(session, trace_of(spec, minutes=seconds / 120, seed=3))
+        table = _rehearsed_table(rehearsed, name)
+        trace = trace_of(spec, minutes=seconds / 60, seed=1)
+        live_ms, _ = _play_live(session, trace)
     played = play(of_policy("twin", policy, [name], table), trace, table, seed=2)
     done = played.outcome == Outcome.DONE
-    twin_ms = (played.end_ms - trace.time_ms)[done]
-    live, twin = percentiles(live_ms), percentiles(twin_ms)
+    live, twin = percentiles(live_ms), percentiles((played.end_ms - trace.time_ms)[done])
     return {
         "requests": len(trace),
         "rate_per_s": rate,
@@ -283,30 +287,29 @@ def twin_against_reality(package: Package, *, seconds: float) -> dict[str, Any]:
     }
 
 
-def _measured_table(session: Session, name: str) -> tuple[LatencyTable, float]:
-    """Latency by batch size on the lane in use, and the most rows a second that it gives."""
-    executable = _executable(session)
-    sizes = [size for size in _SIZES if size <= session.policy.batch_tuning.max_batch_size]
-    calls = {str(size): partial(executable.run, random_feeds(session.inputs, batch=size)) for size in sizes}
-    samples: dict[int, list[float]] = {size: [] for size in sizes}
-    for _ in range(40):
-        for size in sizes:
-            start = time.perf_counter()
-            calls[str(size)]()
-            samples[size].append((time.perf_counter() - start) * 1e3)
-    means = {size: float(np.mean(values)) for size, values in samples.items()}
-    jitter = float(np.median([np.std(values) / np.mean(values) for values in samples.values()]))
-    entry = TableEntry(latency_ms=means, jitter=jitter)
-    return LatencyTable(source="measured", models={name: {"cpu": entry}}), max(
-        size / mean * 1e3 for size, mean in means.items()
-    )
+def _row_ms(session: Session) -> float:
+    """Median milliseconds of a call with one row."""
+    call = partial(_executable(session).run, random_feeds(session.inputs))
+    return time_interleaved({"call": call}, warmup=10, repeats=50)["call"].p50
 
 
-def _play_live(session: Session, trace: Trace) -> list[float]:
-    """Submit every request when it is due; milliseconds from when it was due to its result."""
+def _rehearsed_table(calls: dict[int, list[float]], name: str) -> LatencyTable:
+    """Mean latency of the calls of each size, and how much those of one size differ."""
+    means = {rows: float(np.mean(values)) for rows, values in sorted(calls.items()) if len(values) >= _LEAST_CALLS}
+    spread = [value / means[rows] for rows, values in calls.items() if rows in means for value in values]
+    entry = TableEntry(latency_ms=means, jitter=float(np.std(spread)))
+    return LatencyTable(source="a rehearsal", models={name: {"cpu": entry}})
+
+
+def _play_live(session: Session, trace: Trace) -> tuple[list[float], dict[int, list[float]]]:
+    """Submit every request when it is due.
+
+    Returns:
+        Milliseconds from when each was due to its result, and milliseconds of the engine's calls by their rows.
+    """
     feeds = random_feeds(session.inputs)
     latencies: list[float] = []
-    futures: list[Future[Any]] = []
+    futures: list[Future[Outputs]] = []
     start = time.perf_counter() + 0.1
 
     def note(due_s: float, _: object) -> None:
@@ -318,9 +321,10 @@ def _play_live(session: Session, trace: Trace) -> list[float]:
         future = session.submit(feeds, stream=index)
         future.add_done_callback(partial(note, due_s))
         futures.append(future)
-    for future in futures:
-        future.result()
-    return latencies
+    calls: dict[int, list[float]] = {}
+    for outputs in (future.result() for future in futures):
+        calls.setdefault(outputs.batch_rows, []).append(outputs.compute_ms)
+    return latencies, calls
 
 
 def _session(package: Package, policy: Policy, *, threads: int = 0, engines: tuple[str, ...] = (_ENGINE,)) -> Session:

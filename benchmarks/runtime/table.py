@@ -39,7 +39,7 @@ _LONE = (
 )
 _TWIN = (
     "{requests} requests, Poisson at {rate_per_s:.0f} a second, 60 % of what the engine can do, with a latency table "
-    "that was measured just before:"
+    "from half a minute of another such trace just before:"
 )
 _LOAD = (
     "{requests} requests in {seconds:.0f} s: resident memory {half:.1f} MB at half time, {end:.1f} MB at the end; "

@@ -11,6 +11,10 @@ from sanderling.core.progress import Progress, Silent
 from sanderling.core.statistics import percentiles
 from sanderling.model.manifest import Latency
 
+SETTLE_S = 0.04  # ONNX Runtime's threads wait busily for 34 ms after a call, and take the cores of what runs next
+WAKE_S = 0.02  # of calls until all cores are awake again: a virtual machine's may need some milliseconds
+_BLOCK = 5  # calls of one candidate in a row, when several take turns
+
 
 class Timing(BaseModel):
     """Milliseconds of one candidate's calls.
@@ -43,14 +47,17 @@ def time_interleaved(
     seconds: float = float("inf"),
     progress: Progress | None = None,
 ) -> dict[str, Timing]:
-    """Time every call ``repeats`` times, one of each in turn (A B C A B C …).
+    """Time every call ``repeats`` times, five of each in turn (AAAAA BBBBB AAAAA …).
+
+    Before each turn the others' threads come to rest, and this one's are woken by untimed calls: engines' threads wait
+    busily for a while, so that two of them with two threads each took twice as long on two cores.
 
     Args:
         calls: by name.
         warmup: untimed rounds first.
-        repeats: timed rounds, at least 1.
-        seconds: no new round begins after this time; at least 10 rounds are made if ``repeats`` allows.
-        progress: advanced by one a timed round.
+        repeats: timed calls of each, at least 1.
+        seconds: no new turn begins after this time; at least 10 calls of each are made if ``repeats`` allows.
+        progress: advanced by one a timed call of each.
     """
     progress = progress or Silent()
     for _ in range(warmup):
@@ -58,14 +65,18 @@ def time_interleaved(
             call()
     samples: dict[str, list[float]] = {name: [] for name in calls}
     end = time.perf_counter() + seconds
-    for round_number in range(repeats):
-        if round_number >= 10 and time.perf_counter() > end:
+    for done in range(0, repeats, _BLOCK):
+        if done >= 10 and time.perf_counter() > end:
             break
+        block = min(_BLOCK, repeats - done)
         for name, call in calls.items():
-            start = time.perf_counter()
-            call()
-            samples[name].append((time.perf_counter() - start) * 1e3)
-        progress.advance()
+            if len(calls) > 1:
+                _come_to_rest(call)
+            for _ in range(block):
+                start = time.perf_counter()
+                call()
+                samples[name].append((time.perf_counter() - start) * 1e3)
+        progress.advance(block)
     return {
         name: Timing(
             **percentiles(values),
@@ -75,3 +86,11 @@ def time_interleaved(
         )
         for name, values in samples.items()
     }
+
+
+def _come_to_rest(call: Callable[[], object]) -> None:
+    """Wait for the threads of others, then wake this call's."""
+    time.sleep(SETTLE_S)
+    end = time.perf_counter() + WAKE_S
+    while time.perf_counter() < end:
+        call()

@@ -286,9 +286,11 @@ class IsolatedExecutable:
     def _use_pipe(self, reason: Unshared) -> None:
         self.transport, self._exchange = f"pipe: {reason}", None
 
-    def time(self, feeds: Feeds, *, warmup: int, repeats: int, timeout_s: float = RUN_TIMEOUT_S) -> list[float]:
-        """Milliseconds of ``repeats`` calls, taken inside the worker."""
-        header = {"command": "time", "warmup": warmup, "repeats": repeats}
+    def time(
+        self, feeds: Feeds, *, warmup: int, repeats: int, warmup_s: float = 0.0, timeout_s: float = RUN_TIMEOUT_S
+    ) -> list[float]:
+        """Milliseconds of ``repeats`` calls, taken inside the worker, after ``warmup`` calls and ``warmup_s``."""
+        header = {"command": "time", "warmup": warmup, "warmup_s": warmup_s, "repeats": repeats}
         answer, _ = self._call(header, feeds, timeout_s)
         return list(map(float, answer["samples_ms"]))
 

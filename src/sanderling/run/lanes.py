@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sanderling.core.errors import EngineError, UnavailableError
 from sanderling.core.machine import fingerprint, usable_cores
@@ -51,6 +51,10 @@ class LanePlan:
         place = self.place
         measured = place.entry.memory_bytes if place.entry is not None else place.variant.memory_bytes
         return measured or place.variant.memory_bytes or place.variant.size_bytes
+
+    def without_spinning(self) -> LanePlan:
+        """The same, for a graph that shares the cores with others."""
+        return replace(self, place=replace(self.place, options=replace(self.place.options, spin=False)))
 
     @property
     def cost(self) -> int:

@@ -139,7 +139,10 @@ def _timed(executable: Executable, feeds: dict[str, Array], header: dict[str, An
     import time
 
     call = partial(executable.run, feeds)
+    warm_s = time.perf_counter() + float(header["warmup_s"])
     for _ in range(int(header["warmup"])):
+        call()
+    while time.perf_counter() < warm_s:
         call()
     samples = []
     for _ in range(int(header["repeats"])):
@@ -157,6 +160,7 @@ def options_to(options: EngineOptions) -> dict[str, Any]:
         "optimization": options.optimization,
         "compute": options.compute,
         "lean": options.lean,
+        "spin": options.spin,
         "cache": str(options.cache) if options.cache else None,
     }
 
@@ -169,6 +173,7 @@ def options_from(value: dict[str, Any]) -> EngineOptions:
         optimization=Optimization(value["optimization"]),
         compute=Compute(value["compute"]),
         lean=value["lean"],
+        spin=value["spin"],
         cache=Path(value["cache"]) if value["cache"] else None,
     )
 

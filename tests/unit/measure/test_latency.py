@@ -1,16 +1,23 @@
 from __future__ import annotations
 
 import time
+from functools import partial
+from itertools import groupby
 
 import pytest
 
 from sanderling.core.progress import Recorder, Silent
-from sanderling.measure.latency import time_interleaved
+from sanderling.measure.latency import SETTLE_S, time_interleaved
 
 
 def noting(log: list[str], *names: str) -> dict:
     """Calls that write their name into ``log``."""
     return {name: (lambda name=name: log.append(name)) for name in names}
+
+
+def turns(log: list[str]) -> list[str]:
+    """Who was called, without how often in a row."""
+    return [name for name, _ in groupby(log)]
 
 
 class Counter(Recorder):
@@ -24,14 +31,35 @@ class Counter(Recorder):
 
 def test_candidates_are_called_in_turn():
     log = []
-    time_interleaved(noting(log, "a", "b", "c"), warmup=0, repeats=3)
-    assert log == ["a", "b", "c"] * 3
+    timings = time_interleaved(noting(log, "a", "b", "c"), warmup=0, repeats=12)
+    assert turns(log) == ["a", "b", "c"] * 3
+    assert {timing.repeats for timing in timings.values()} == {12}
+
+
+def test_threads_of_one_candidate_are_at_rest_before_the_next_is_timed():
+    ended = {}
+    gaps = []
+
+    def call(name):
+        now = time.perf_counter()
+        gaps.extend(now - end for other, end in ended.items() if other != name)
+        ended[name] = time.perf_counter()
+
+    time_interleaved({name: partial(call, name) for name in "ab"}, warmup=0, repeats=5)
+    assert min(gaps) >= SETTLE_S
+
+
+def test_lone_candidate_is_timed_without_waiting():
+    log = []
+    time_interleaved(noting(log, "a"), warmup=2, repeats=7)
+    assert log == ["a"] * 9
 
 
 def test_warm_up_is_called_in_turn_and_not_counted():
     log = []
     timings = time_interleaved(noting(log, "a", "b"), warmup=2, repeats=3)
-    assert log == ["a", "b"] * 5
+    assert log[:4] == ["a", "b"] * 2
+    assert turns(log) == ["a", "b"] * 3
     assert timings["a"].warmup == 2
     assert timings["a"].repeats == len(timings["a"].samples_ms) == 3
 
@@ -52,7 +80,7 @@ def test_no_round_begins_after_the_time_but_ten_are_made():
     log = []
     timings = time_interleaved(noting(log, "a", "b"), warmup=0, repeats=1000, seconds=0)
     assert timings["a"].repeats == timings["b"].repeats == 10
-    assert log == ["a", "b"] * 10
+    assert turns(log) == ["a", "b"] * 2
 
 
 def test_time_limit_ends_a_long_measurement():

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import ExitStack
 
 import numpy as np
 
 from sanderling.core.tensor import Feeds
+from sanderling.measure.latency import SETTLE_S, WAKE_S
 from sanderling.measure.tune.candidates import Candidate
 from sanderling.model.package import GoldenVectors, Package
 from sanderling.model.plan import PlanEntry
@@ -39,11 +41,13 @@ class Stable:
         return found
 
     def time(self, candidate: Candidate, warmup: int, repeats: int) -> list[float]:
-        """Milliseconds of some calls on golden inputs, ``candidate.batch`` rows each."""
+        """Milliseconds of some calls on golden inputs, ``candidate.batch`` rows each, with the cores to themselves."""
         if candidate.batch not in self._feeds:
             self._feeds[candidate.batch] = batch_feeds(self._golden, candidate.batch)
         feeds = self._feeds[candidate.batch]
-        return self.executable(candidate).time(feeds, warmup=warmup, repeats=repeats, timeout_s=_TIMING_TIMEOUT_S)
+        executable = self.executable(candidate)
+        time.sleep(SETTLE_S)
+        return executable.time(feeds, warmup=warmup, warmup_s=WAKE_S, repeats=repeats, timeout_s=_TIMING_TIMEOUT_S)
 
 
 def batch_feeds(golden: GoldenVectors, rows: int) -> Feeds:

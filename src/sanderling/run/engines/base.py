@@ -88,6 +88,7 @@ class EngineOptions:
         optimization: how much the engine may rewrite.
         compute: arithmetic of float nodes; an engine refuses what it cannot do.
         lean: prefer little resident memory to the last few percent of speed.
+        spin: let threads wait busily for the next call; they take the cores of other graphs meanwhile.
         cache: folder for what the engine compiles from this graph; None compiles every time.
     """
 
@@ -96,6 +97,7 @@ class EngineOptions:
     optimization: Optimization = Optimization.ALL
     compute: Compute = Compute.EXACT
     lean: bool = False
+    spin: bool = True
     cache: Path | None = None
 
 

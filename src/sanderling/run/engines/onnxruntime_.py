@@ -186,6 +186,8 @@ def _session_options(options: EngineOptions) -> Any:  # noqa: ANN401 - the runti
     settings.log_severity_level = _FATAL_ONLY
     if options.lean:
         settings.enable_cpu_mem_arena = False
+    if not options.spin:
+        settings.add_session_config_entry("session.intra_op.allow_spinning", "0")
     return settings
 
 
