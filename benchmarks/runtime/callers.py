@@ -125,10 +125,11 @@ class Callers:
             outcome: Outputs | BaseException | str = await self._session().run_async(feeds, **options)
         except SanderlingError as error:
             outcome = error
-            await asyncio.sleep(_BACK_OFF_S)
         except asyncio.CancelledError:
             outcome = CANCELLED
         self._account.told(number, outcome)
+        if isinstance(outcome, QueueFullError):
+            await asyncio.sleep(_BACK_OFF_S)
 
     def _request(self, chance: random.Random) -> tuple[int, Feeds, dict[str, Any]]:
         """A request; before some, one that must be refused."""
