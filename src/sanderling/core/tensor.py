@@ -146,6 +146,24 @@ def _check_names(given: Feeds, specs: Sequence[TensorSpec], role: str) -> None:
 
 
 def _check_tensor(array: Array, spec: TensorSpec, sizes: dict[str, tuple[int, str]], role: str) -> None:
+    shape = spec.shape
+    if not isinstance(array, np.ndarray) or array.dtype != _dtype(spec.dtype) or array.ndim != len(shape):
+        _check_kind(array, spec, role)
+    for axis, got in enumerate(array.shape):
+        want = shape[axis]
+        if got == want:
+            continue
+        if isinstance(want, int):
+            told = f"{role} '{spec.name}' has shape {array.shape}"
+            raise TensorError(f"{told}: axis {axis} must be {want}, {spec}")
+        known = sizes.setdefault(want, (got, spec.name))
+        if known[0] != got:
+            told = f"{role} '{spec.name}' has {got} along '{want}'"
+            raise TensorError(f"{told}, but {role} '{known[1]}' has {known[0]}")
+
+
+def _check_kind(array: Array, spec: TensorSpec, role: str) -> None:
+    """Check what is no array, or has another dtype or rank than its spec."""
     told = f"{role} '{spec.name}'"
     if not isinstance(array, np.ndarray):
         raise TensorError(f"{told} is a {type(array).__name__}: expected a NumPy array, {spec}")
@@ -156,14 +174,6 @@ def _check_tensor(array: Array, spec: TensorSpec, sizes: dict[str, tuple[int, st
         raise TensorError(f"{told} has dtype {array.dtype.name}: expected {spec.dtype}; {cure}")
     if array.ndim != len(spec.shape):
         raise TensorError(f"{told} has shape {array.shape}: expected {len(spec.shape)} axes, {spec}")
-    for axis, (got, want) in enumerate(zip(array.shape, spec.shape, strict=True)):
-        if isinstance(want, int):
-            if got != want:
-                raise TensorError(f"{told} has shape {array.shape}: axis {axis} must be {want}, {spec}")
-        elif want in sizes and sizes[want][0] != got:
-            raise TensorError(f"{told} has {got} along '{want}', but {role} '{sizes[want][1]}' has {sizes[want][0]}")
-        else:
-            sizes[want] = (got, spec.name)
 
 
 def _check_writable(array: Array, spec: TensorSpec) -> None:
