@@ -41,6 +41,12 @@ bench: install
 	$(BIN)/python -m benchmarks.engines.run
 	$(BIN)/python -m benchmarks.engines.transport
 	$(BIN)/python -m benchmarks.quantize.run
+	$(BIN)/python -m benchmarks.runtime.live
+	$(BIN)/python -m benchmarks.runtime.policies
+	$(BIN)/python -m benchmarks.runtime.drill --json benchmarks/runtime/drill.json
+	$(BIN)/python -m benchmarks.runtime.soak --json benchmarks/runtime/soak.json
+	$(BIN)/python -m benchmarks.runtime.table
+	$(BIN)/python -m benchmarks.serve.swap
 
 # Messages of gRPC, in a pool of their own: a client of the same protocol in the same process has the same names.
 proto: install
