@@ -131,7 +131,6 @@ class Pool:
         )
         self._take_name(key)
         try:
-            plans = [plan.without_spinning() for plan in plans]
             session = Session(package, self.policy, plans, events, shared=self, name=key)
             with self._lock:
                 self._sessions[key] = session

@@ -464,6 +464,8 @@ class Session:
         raise OptionError(f"no way of running {wanted} here: available are {', '.join(self.lanes)}")
 
     def _lane(self, plan: LanePlan) -> Lane:
+        if self._shared is not None:
+            plan = plan.without_spinning()
         isolated = self.policy.isolation == "process"
         return Lane(
             self.package,

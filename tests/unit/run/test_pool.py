@@ -20,7 +20,7 @@ from sanderling.run.engines.onnxruntime_ import OnnxRuntime, OnnxRuntimeExecutab
 from sanderling.run.policy.document import parse_policy
 from sanderling.run.pool import Pool
 from sanderling.run.sensors import Reading
-from sanderling.run.session import open_sessions
+from sanderling.run.session import load, open_sessions
 from tests.models import chain, conv_classifier, random_arrays, run_directly
 from tests.unit.run.guard.packages import package_of
 
@@ -88,6 +88,14 @@ def nothing_stays() -> Iterator[None]:
     yield
     assert open_sessions() == sessions
     wait_for(lambda: not {each for each in set(threading.enumerate()) - threads if each.name.startswith("sanderling")})
+
+
+def test_graphs_of_a_pool_leave_each_other_the_cores(packages):
+    name = next(iter(packages))
+    with pool_of(packages, name) as pool, load(packages[name]) as alone:
+        (session,) = (pool[model.name] for model in pool.models)
+        assert not any(lane.plan.place.options.spin for lane in session._served.lanes)
+        assert all(lane.plan.place.options.spin for lane in alone._served.lanes)
 
 
 def test_pool_is_a_public_name():
