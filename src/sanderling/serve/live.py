@@ -6,17 +6,16 @@ import asyncio
 import json
 import threading
 import time
-import weakref
 from collections import Counter, deque
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
-from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from sanderling.core.errors import QueueFullError
 from sanderling.run.runtime import Runtime, TimedEvent
+from sanderling.serve.following import Follower
 from sanderling.serve.snapshot import (
     LiveEvent,
     ModelSample,
@@ -121,12 +120,12 @@ class Live:
         self._arrivals: deque[Arrival] = deque(maxlen=_KEPT_ARRIVALS)
         self._ended: deque[tuple[float, Finished]] = deque()
         self._viewers: list[Viewer] = []
-        self._followed: weakref.WeakSet[Runtime] = weakref.WeakSet()
+        self._follower = Follower(plane, self._happened)
         self._lock = threading.Lock()
         self._ending = threading.Event()
         self._began_s = time.monotonic()
         self._setup: Setup = describe(plane)
-        self._follow()
+        self._follower.follow()
         plane.observers.append(self.observe)
         self._thread = threading.Thread(target=self._keep, name="sanderling-live", daemon=True)
         self._thread.start()
@@ -194,7 +193,7 @@ class Live:
         now_s = time.monotonic()
         passed_s, self._began_s = max(now_s - self._began_s, 1e-3), now_s
         seconds = self._take()
-        self._follow()
+        self._follower.follow()
         setup = describe(self._plane)
         sample = self._sample(seconds, passed_s)
         with self._lock:
@@ -242,15 +241,6 @@ class Live:
         with self._lock:
             self._arrivals.extend(arrivals)
         return seconds
-
-    def _follow(self) -> None:
-        """Listen to the runtimes of models that are new."""
-        for runtime in {model.session.runtime for model in self._plane.models} | {self._plane.pool.runtime}:
-            if runtime not in self._followed:
-                self._followed.add(runtime)
-                for timed in list(runtime.events):
-                    self._happened(runtime, timed)
-                runtime.listen(partial(self._happened, runtime))
 
     def _happened(self, runtime: Runtime, timed: TimedEvent) -> None:
         event = LiveEvent(

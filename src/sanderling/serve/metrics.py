@@ -7,15 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import weakref
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from functools import partial
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from sanderling.run.runtime import Runtime, TimedEvent
+from sanderling.serve.following import Follower
 from sanderling.serve.http.server import cannot_listen
 from sanderling.serve.snapshot import conditions_of, describe, device_samples, held_bytes, key_of, lane_parts
 
@@ -101,11 +100,11 @@ class Metrics:
         self._tokens: Counter[tuple[str, str]] = Counter()
         self._events: Counter[tuple[str, str]] = Counter()
         self._switches: Counter[tuple[str, str]] = Counter()
-        self._followed: weakref.WeakSet[Runtime] = weakref.WeakSet()
+        self._follower = Follower(plane, self._happened)
         self._lock = threading.Lock()
         self.registry = CollectorRegistry(auto_describe=False)
         self.registry.register(self)
-        self._follow()
+        self._follower.follow()
         plane.observers.append(self.observe)
 
     def observe(self, finished: Finished) -> None:
@@ -145,22 +144,13 @@ class Metrics:
 
     def collect(self) -> Iterator[Metric]:
         """Every metric, as the registry asks for them."""
-        self._follow()
+        self._follower.follow()
         with self._lock:
             counted = list(self._requests())
         yield from counted
         yield from self._models()
         yield from self._devices()
         yield from self._process()
-
-    def _follow(self) -> None:
-        """Count the events of runtimes that are new."""
-        for runtime in {model.session.runtime for model in self._plane.models} | {self._plane.pool.runtime}:
-            if runtime not in self._followed:
-                self._followed.add(runtime)
-                for timed in list(runtime.events):
-                    self._happened(runtime, timed)
-                runtime.listen(partial(self._happened, runtime))
 
     def _happened(self, runtime: Runtime, timed: TimedEvent) -> None:
         model = key_of(self._plane, runtime, timed.model)
