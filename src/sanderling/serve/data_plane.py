@@ -354,36 +354,25 @@ class DataPlane:
             NotReadyError: the server shuts down.
             RefusedError: it cannot be finished in time, or too many requests wait.
         """
-        since_s = time.monotonic()
-        try:
-            return self._submitted(
-                model,
-                feeds,
-                outputs=outputs,
-                deadline_ms=deadline_ms,
-                priority=priority,
-                stream=stream,
-                buffers=buffers,
-                since_s=since_s,
-            )
-        except EngineError as error:
-            if model.is_leaving:
-                other = self.model(model.name, model.version if pinned else "")
-                return self.submit(
-                    other,
+        while True:
+            since_s = time.monotonic()
+            try:
+                return self._submitted(
+                    model,
                     feeds,
                     outputs=outputs,
                     deadline_ms=deadline_ms,
                     priority=priority,
                     stream=stream,
                     buffers=buffers,
-                    pinned=pinned,
+                    since_s=since_s,
                 )
-            self._tell(model, _asked(model.refused(error, since_s=since_s), deadline_ms, priority))
-            raise
-        except SanderlingError as error:
-            self._tell(model, _asked(model.refused(error, since_s=since_s), deadline_ms, priority))
-            raise
+            except SanderlingError as error:
+                if isinstance(error, EngineError) and model.is_leaving:
+                    model = self.model(model.name, model.version if pinned else "")
+                    continue
+                self._tell(model, _asked(model.refused(error, since_s=since_s), deadline_ms, priority))
+                raise
 
     def _submitted(
         self,
