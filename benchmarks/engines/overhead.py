@@ -34,7 +34,7 @@ def adapter_overhead() -> dict[str, dict[str, float]]:
     for name, raw in _RAW.items():
         if engine(name).availability().installed:
             executable = engine(name).load(graph, _ONE_THREAD)
-            found[name] = _in_turn({"raw": raw(graph, feeds), "adapter": partial(executable.run, feeds)}, "raw")
+            found[name] = in_turn({"raw": raw(graph, feeds), "adapter": partial(executable.run, feeds)}, "raw")
             executable.close()
     return found
 
@@ -47,13 +47,13 @@ def session_overhead(package: Path) -> dict[str, float]:
     bare = engine("null").load(graph, EngineOptions())
     place = LanePlan(Place("null", opened.variant("fp32"), EngineOptions()), "cpu", DeviceKind.CPU)
     with Session(opened, PLAIN, [place]) as session:
-        return _in_turn({"engine": partial(bare.run, feeds), "session": partial(session.run, feeds)}, "engine")
+        return in_turn({"engine": partial(bare.run, feeds), "session": partial(session.run, feeds)}, "engine")
 
 
-def _in_turn(calls: Mapping[str, Call], base: str) -> dict[str, float]:
-    """Medians of calls that take turns, and ``added``: what the other one takes more than ``base``."""
+def in_turn(calls: Mapping[str, Call], base: str, *, count: int = _CALLS) -> dict[str, float]:
+    """Median microseconds of calls that take turns, and ``added``: what the other one takes more than ``base``."""
     samples: dict[str, list[float]] = {name: [] for name in calls}
-    for _ in range(_CALLS):
+    for _ in range(count):
         for name, call in calls.items():
             start = time.perf_counter()
             call()

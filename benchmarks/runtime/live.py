@@ -23,6 +23,7 @@ import numpy as np
 import onnx
 from onnx import helper
 
+from benchmarks.engines.overhead import in_turn
 from sanderling.api import build
 from sanderling.core.machine import describe_machine, usable_cores
 from sanderling.core.statistics import percentiles
@@ -86,14 +87,8 @@ def overhead(package: Package, *, calls: int) -> dict[str, dict[str, float]]:
     for name, policy in {"no policy": PLAIN, "policy with batches and guard": Policy()}.items():
         with _session(package, policy, threads=1) as session:
             raw = partial(_executable(session).run, feeds)
-            samples: dict[str, list[float]] = {"engine": [], "session": []}
-            for _ in range(calls):
-                for kind, call in (("engine", raw), ("session", partial(session.run, feeds))):
-                    start = time.perf_counter()
-                    call()
-                    samples[kind].append((time.perf_counter() - start) * 1e6)
-            medians = {kind: float(np.median(values)) for kind, values in samples.items()}
-            found[name] = {**medians, "added": medians["session"] - medians["engine"]}
+            taken = {"engine": raw, "session": partial(session.run, feeds)}
+            found[name] = in_turn(taken, "engine", count=calls)
     return found
 
 
