@@ -17,7 +17,7 @@ from sanderling.core.errors import EngineError
 from sanderling.core.precision import Precision
 from sanderling.core.tensor import Array, Feeds
 from sanderling.run.emulation.heat import Heat, HeatRule, after_power, cold, slowdown
-from sanderling.run.emulation.table import LatencyTable, TableDevice, TableEntry
+from sanderling.run.emulation.table import LatencyTable, TableDevice
 from sanderling.run.engines import engine
 from sanderling.run.engines.base import (
     Availability,
@@ -104,7 +104,7 @@ class EmulatedDevices:
         inner = engine("onnxruntime").load(
             model, EngineOptions(threads=1, optimization=options.optimization, lean=options.lean)
         )
-        return EmulatedExecutable(inner, self, device, self._entries[device.device])
+        return EmulatedExecutable(inner, self, device)
 
     def vanish(self, device: str, *, gone: bool = True) -> None:
         """Let a device fail every call from now on, as one that was unplugged, or be there again."""
@@ -162,11 +162,11 @@ class EmulatedDevices:
 class EmulatedExecutable:
     """A graph that runs as slowly as its device would."""
 
-    def __init__(self, inner: Executable, devices: EmulatedDevices, device: DeviceInfo, entry: TableEntry) -> None:
+    def __init__(self, inner: Executable, devices: EmulatedDevices, device: DeviceInfo) -> None:
         self.inputs, self.outputs = inner.inputs, inner.outputs
         self.placement = Placement(device.device, {device.kind: 1.0}, detail=device.description)
         self._inner: Executable | None = inner
-        self._devices, self._device, self._entry = devices, device.device, entry
+        self._devices, self._device = devices, device.device
 
     @property
     def copied_bytes(self) -> int:
