@@ -79,16 +79,18 @@ class Rows:
         """Rows that a caller brings; 1 where rows are not told apart."""
         return len(feeds[self.inputs[0].name]) if self.batched else 1
 
-    def check_count(self, feeds: Feeds) -> None:
-        """Check that a caller brings rows, and no more than one call has.
+    def check_count(self, feeds: Feeds) -> int:
+        """Rows that a caller brings, of which there must be some, and no more than one call has.
 
         Raises:
-            TensorError: it does not.
+            TensorError: there are none, or too many.
         """
-        spec, count = self.inputs[0], self.count(feeds)
-        if count == 0 or 0 < self.fixed < count:
+        count = self.count(feeds)
+        if count == 0 or (self.batched and 0 < self.fixed < count):
+            spec = self.inputs[0]
             most = f" and at most {self.fixed}, which every call has" if self.fixed else ""
             raise TensorError(f"input '{spec.name}' has {count} rows: expected at least 1{most}; {spec}")
+        return count
 
     def join(self, feeds: Sequence[Feeds], call_rows: int, pool: TensorPool) -> tuple[dict[str, Array], int]:
         """One call's arrays with the rows of all, filled up with zeros.

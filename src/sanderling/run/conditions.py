@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 
 from sanderling.core.progress import Event
 from sanderling.run.policy.document import Policy
-from sanderling.run.policy.rules import threshold_of
 from sanderling.run.runtime import Runtime
 from sanderling.run.sensors import Reading, Sampler, Sensors, device_temperature
 
@@ -54,7 +53,7 @@ class Conditions:
         self.last = reading
         temperatures_c: dict[str, float] = {}
         for device, kind in dict(self.devices).items():
-            threshold = threshold_of(self._policy, device, kind)
+            threshold = self._policy.threshold(device, kind)
             found = device_temperature(reading.temperatures, kind, threshold.sensor)
             if found is not None:
                 temperatures_c[device] = found

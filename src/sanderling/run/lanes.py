@@ -12,14 +12,13 @@ from sanderling.core.progress import Event
 from sanderling.core.tensor import Array, Feeds
 from sanderling.model.manifest import Variant
 from sanderling.model.package import Package
-from sanderling.model.plan import PlanEntry
 from sanderling.run.devices import list_engines
 from sanderling.run.engines import engine
 from sanderling.run.engines.base import DeviceInfo, DeviceKind, Engine, Executable, Fidelity
 from sanderling.run.guard.inner import watched_model
 from sanderling.run.isolated import RUN_TIMEOUT_S, NotBegun, Worker
 from sanderling.run.placing import Place, choose_place, default_options, follow_entry, plan_entries
-from sanderling.run.policy.document import Policy
+from sanderling.run.policy.document import Policy, device_names
 
 SAFE_VARIANT = "fp32"
 _LANES_A_DEVICE = 3
@@ -294,22 +293,23 @@ def _on_device(
                 if emulated is not None and info.engine == emulated.name:
                     options = default_options(variant, threads=threads, lean=lean, device=info.device)
                     yield _on(Place(emulated.name, variant, options), info, emulated)
-            yield from _planned(package, variant, device, real, threads=threads, lean=lean)
+            yield from _planned(package, variant, real, threads=threads, lean=lean)
 
 
 def _planned(
-    package: Package, variant: Variant, device: str, infos: list[DeviceInfo], *, threads: int, lean: bool
+    package: Package, variant: Variant, infos: list[DeviceInfo], *, threads: int, lean: bool
 ) -> Iterator[LanePlan]:
     """What the plan says about a variant on a device; else the first engine of the variant that has the device."""
     own = fingerprint()
+    known = {(info.engine, info.device): info for info in infos}
     entries = [
         entry
         for entry in plan_entries(package, own)
-        if entry.variant == variant.id and _entry_matches(entry, device, infos)
+        if entry.variant == variant.id and (entry.engine, entry.device) in known
     ]
     for entry in entries[:_LANES_A_DEVICE]:
-        info = next(info for info in infos if (info.engine, info.device) == (entry.engine, entry.device))
-        yield _on(follow_entry(package, entry, own, threads=threads, lean=lean), info)
+        place = follow_entry(package, entry, own, threads=threads, lean=lean)
+        yield _on(place, known[entry.engine, entry.device])
     if entries:
         return
     order = {name: index for index, name in enumerate(variant.engines)}
@@ -346,14 +346,7 @@ def _hardware(emulated: Engine | None) -> Iterable[DeviceInfo]:
 
 def matches(wanted: str, device: str, kind: DeviceKind) -> bool:
     """Whether a policy's word (``npu``, ``gpu:1``) means a device."""
-    return wanted in (device, kind.value)
-
-
-def _entry_matches(entry: PlanEntry, device: str, infos: list[DeviceInfo]) -> bool:
-    return any(
-        (info.engine, info.device) == (entry.engine, entry.device) and matches(device, info.device, info.kind)
-        for info in infos
-    )
+    return wanted in device_names(device, kind.value)
 
 
 def plan_lane(place: Place) -> LanePlan:

@@ -32,12 +32,11 @@ from sanderling.run.guard.response import GuardResponse
 from sanderling.run.isolated import IsolatedExecutable
 from sanderling.run.lanes import Lane, LanePlan, matches, plan_lane, rank_lanes
 from sanderling.run.placing import Requirement, check_placement, choose_place, parse_requirement
-from sanderling.run.policy import NEVER
 from sanderling.run.policy.batching import BatchRules
 from sanderling.run.policy.document import POLICY, BatchTuning, Guard, Policy, read_policy
 from sanderling.run.policy.latency import LatencyModel, from_density, from_table
 from sanderling.run.policy.placement import LaneRule
-from sanderling.run.policy.rules import batch_rules, lane_rule, recovery_rule, scheduling_rules
+from sanderling.run.policy.rules import batch_rules, deadline_at, lane_rule, recovery_rule, scheduling_rules
 from sanderling.run.results import Outputs
 from sanderling.run.runtime import DRAIN_S, FATES, Runtime
 from sanderling.run.sensors import Sensors, SystemSensors
@@ -93,7 +92,6 @@ class Session:
         self.opened_at = _caller()
         self.number = next(_NUMBERS)
         rows = Rows(self.inputs, self.outputs, profiles=policy.batch_tuning.profiles)
-        self._accepted = rows.accepted
         self._adding = threading.Lock()
         self._shared = shared
         self._runtime = shared.runtime if shared is not None else new_runtime(policy)
@@ -153,7 +151,7 @@ class Session:
     @property
     def accepted(self) -> tuple[TensorSpec, ...]:
         """What one request may bring: any number of rows where calls of a fixed size are filled up."""
-        return self._accepted
+        return self._served.rows.accepted
 
     @property
     def returned(self) -> tuple[TensorSpec, ...]:
@@ -429,18 +427,15 @@ class Session:
 
     def _call(self, feeds: Feeds | Array, outputs: Feeds | None, stream: Hashable = None) -> Call:
         named = feeds if isinstance(feeds, Mapping) else self._only_input(feeds)
-        check_feeds(named, self._accepted)
+        check_feeds(named, self.accepted)
         rows = self._served.rows
-        if rows.batched:
-            rows.check_count(named)
+        count = rows.check_count(named)
         if outputs is not None:
             check_outputs(outputs, rows.returned, named)
-        return Call(named, rows.count(named), outputs, threading.get_ident() if stream is None else stream)
+        return Call(named, count, outputs, threading.get_ident() if stream is None else stream)
 
     def _due_ms(self, deadline_ms: float | None) -> float:
-        due_ms = self.policy.deadlines.default if deadline_ms is None else deadline_ms
-        if due_ms is None:
-            return NEVER
+        due_ms = deadline_at(self.policy, arrival_ms=0.0, deadline_ms=deadline_ms)
         if math.isnan(due_ms):
             raise OptionError("deadline_ms is not a number: expected milliseconds from now")
         return due_ms

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pydantic import BaseModel, ConfigDict
 
 from sanderling.run.conditions import Conditions
-from sanderling.run.policy.rules import threshold_of
 
 if TYPE_CHECKING:
     from sanderling.run.runtime import Runtime
@@ -183,7 +182,7 @@ def describe(plane: DataPlane) -> Setup:
     devices: dict[str, DeviceSetup] = {}
     for model in plane.models:
         for device, kind in model.session.devices.items():
-            threshold = threshold_of(model.session.policy, device, kind)
+            threshold = model.session.policy.threshold(device, kind)
             known = devices.get(device)
             if known is None or known.leave_c is None:
                 devices[device] = DeviceSetup(

@@ -12,7 +12,14 @@ from sanderling.run.dispatcher import Dispatcher
 from sanderling.run.emulation.table import LatencyTable
 from sanderling.run.policy import NEVER
 from sanderling.run.policy.document import Policy, parse_policy, read_policy
-from sanderling.run.policy.rules import batch_rules, device_order, lane_rule, recovery_rule, scheduling_rules
+from sanderling.run.policy.rules import (
+    batch_rules,
+    deadline_at,
+    device_order,
+    lane_rule,
+    recovery_rule,
+    scheduling_rules,
+)
 from sanderling.twin.baselines import Known, baseline
 from sanderling.twin.simulate import Contender
 
@@ -76,8 +83,8 @@ def of_policy(
     for device in absent:
         reason = f"it is in devicePriorities; the table has {', '.join(table.device_kinds)}"
         (progress or Silent()).event(Event(kind="device-absent", subject=device, reason=reason))
-    default_ms = policy.deadlines.default
-    return Contender(name, dispatcher, lanes, NEVER if default_ms is None else default_ms, thresholds_c)
+    default_ms = deadline_at(policy, arrival_ms=0.0, deadline_ms=None)
+    return Contender(name, dispatcher, lanes, default_ms, thresholds_c)
 
 
 def _profiles(table: LatencyTable, model: str) -> tuple[int, ...]:

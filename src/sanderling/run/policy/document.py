@@ -351,14 +351,20 @@ class Policy(_Section):
                 raise ValueError(f"fallbackThresholds names '{name}', devicePriorities only {known}")
         return self
 
-    def threshold(self, device: str) -> FallbackThreshold:
-        """Of a device, by its name (``gpu:0``), or by its kind (``gpu``)."""
-        named = self.fallback_thresholds
-        return named.get(device) or named.get(device.partition(":")[0]) or FallbackThreshold()
+    def threshold(self, device: str, kind: str = "") -> FallbackThreshold:
+        """Of a device: by its whole name (``gpu:0``), by the name before the colon, or by its kind."""
+        found = (self.fallback_thresholds.get(name) for name in device_names(device, kind))
+        return next((threshold for threshold in found if threshold is not None), FallbackThreshold())
 
     def to_text(self) -> str:
         """The file's content, every value written out."""
         return json.dumps(self.model_dump(mode="json", by_alias=True), indent=1) + "\n"
+
+
+def device_names(device: str, kind: str = "") -> tuple[str, ...]:
+    """What a policy may call a device, the most exact name first."""
+    name = device.strip().lower()
+    return name, name.partition(":")[0], kind.lower()
 
 
 def read_policy(source: str | Path) -> Policy:

@@ -9,7 +9,7 @@ from sanderling.core.errors import OptionError, UnavailableError
 from sanderling.run.policy import NEVER
 from sanderling.run.policy.batching import BatchRules
 from sanderling.run.policy.breaker import BreakerRules
-from sanderling.run.policy.document import FallbackThreshold, Policy
+from sanderling.run.policy.document import Policy, device_names
 from sanderling.run.policy.memory import MemoryRules
 from sanderling.run.policy.placement import LaneRule, RecoveryRule
 from sanderling.run.policy.scheduling import SchedulingRules
@@ -78,7 +78,7 @@ def lane_rule(policy: Policy, name: str, device: str, kind: str) -> LaneRule:
         device: that it occupies, such as ``gpu:0``.
         kind: of that device: ``npu``, ``gpu`` or ``cpu``.
     """
-    threshold = threshold_of(policy, device, kind)
+    threshold = policy.threshold(device, kind)
     return LaneRule(
         name,
         device,
@@ -86,12 +86,6 @@ def lane_rule(policy: Policy, name: str, device: str, kind: str) -> LaneRule:
         leave_c=NEVER if threshold.temp is None else threshold.temp,
         return_c=NEVER if threshold.return_c is None else threshold.return_c,
     )
-
-
-def threshold_of(policy: Policy, device: str, kind: str) -> FallbackThreshold:
-    """The threshold of a device: by its whole name, by the name before the colon, or by its kind."""
-    found = (policy.fallback_thresholds.get(name) for name in _names(device, kind))
-    return next((threshold for threshold in found if threshold is not None), FallbackThreshold())
 
 
 def memory_rules(policy: Policy) -> MemoryRules:
@@ -140,7 +134,7 @@ def device_order(policy: Policy, available: Mapping[str, str]) -> DeviceOrder:
     chosen: list[str] = []
     absent: list[str] = []
     for wanted in policy.device_priorities:
-        found = [device for device, kind in available.items() if wanted in _names(device, kind)]
+        found = [device for device, kind in available.items() if wanted in device_names(device, kind)]
         chosen += [device for device in found if device not in chosen]
         if not found:
             absent.append(wanted)
@@ -150,12 +144,6 @@ def device_order(policy: Policy, available: Mapping[str, str]) -> DeviceOrder:
             f"{_listed([f'{device} ({kind})' for device, kind in available.items()]) or 'no devices'}"
         )
     return DeviceOrder(tuple(chosen), tuple(absent))
-
-
-def _names(device: str, kind: str) -> tuple[str, ...]:
-    """What a policy may call a device, the most exact name first."""
-    name = device.strip().lower()
-    return name, name.partition(":")[0], kind.lower()
 
 
 def _listed(items: Sequence[object]) -> str:
