@@ -24,6 +24,7 @@ from sanderling.serve.data_plane import DataPlane, Finished, ServedModel
 from sanderling.serve.descriptions import describe_repository
 from sanderling.serve.errors import ConflictError, NotFoundError
 from sanderling.serve.folder_view import FolderView
+from sanderling.serve.policy_swap import Moved
 from sanderling.serve.repository_settings import RepositorySettings
 from sanderling.serve.rotation import Rotation, Version
 from sanderling.serve.sources import Source, check_name
@@ -120,6 +121,26 @@ class Repository:
             for name in sorted({name for name, _ in self._folder.sources} | set(self._rotations)):
                 self._update(self._rotations.setdefault(name, Rotation(name)), patient=patient)
             self._retire()
+
+    def move(self, swap: Callable[[], Moved]) -> Moved:
+        """Swap the pool and what is loaded, while nothing comes or goes.
+
+        Args:
+            swap: does it.
+
+        Returns:
+            What that returns.
+        """
+        with self._changing:
+            moved = swap()
+            with self._lock:
+                self._pool = moved.pool
+                self._admission.move(moved.pool)
+                for rotation in self._rotations.values():
+                    for version in rotation.versions.values():
+                        if version.served is not None:
+                            version.served = moved.models[version.served]
+            return moved
 
     def tend(self) -> None:
         """Decide about the canaries."""
