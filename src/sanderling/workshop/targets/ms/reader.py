@@ -114,7 +114,9 @@ def describe(path: Path) -> Description:
     model = read(path)
     computing = [node for node in model.nodes if node.operator != _CAST]
     quantized = [
-        node for node in computing if any(model.tensors[place].dtype == _CODES for place in (*node.inputs, *node.outputs))
+        node
+        for node in computing
+        if any(model.tensors[place].dtype == _CODES for place in (*node.inputs, *node.outputs))
     ]
     sizes: Counter[str] = Counter()
     for tensor in model.tensors:
@@ -241,4 +243,4 @@ class _Fields:
 @functools.cache
 def _operators() -> tuple[str, ...]:
     """Names of all operators; the first has number 1."""
-    return tuple(resources.files(__package__).joinpath("operators.txt").read_text("utf-8").split())
+    return tuple(resources.files(__package__).joinpath("ms_operators.txt").read_text("utf-8").split())
