@@ -18,8 +18,8 @@ from sanderling.model.package import Package
 from sanderling.run.mindspore_lite import library
 from sanderling.workshop.targets.base import Proof
 from sanderling.workshop.targets.ms.converter import Converter, find_converter, require_tflite_writer
-from sanderling.workshop.targets.ms.quantization import kept_weights
-from sanderling.workshop.targets.ms.reader import Description, describe
+from sanderling.workshop.targets.ms.quantization import kept_weights, own_activations
+from sanderling.workshop.targets.ms.reader import Description, MsModel, describe, read
 from sanderling.workshop.targets.ms.running import opened
 from sanderling.workshop.targets.ms.writing import Shapes, write_float, write_int8
 from sanderling.workshop.targets.proving import golden_proof
@@ -195,14 +195,14 @@ class _Export:
         """Write one file, read it back, and run it."""
         file = self.folder / (f"{variant.id}.ms" if first else f"{variant.id}.b{rows}.ms")
         self._convert(variant, file, rows)
-        told = describe(file)
-        proofs = list(self._read_back(variant, file, told))
+        model = read(file)
+        proofs = list(self._read_back(variant, file, model))
         resizable = False
         if library.state().usable:
             proofs.append(self._run(variant, file, rows))
             resizable = self._resizes(variant, file, rows)
         size = file.stat().st_size
-        return ModelFile(variant.id, variant.precision, file.name, rows, resizable, (), size, told), proofs
+        return ModelFile(variant.id, variant.precision, file.name, rows, resizable, (), size, describe(model)), proofs
 
     def _convert(self, variant: Variant, file: Path, rows: int) -> None:
         shapes = self._shapes(rows)
@@ -227,15 +227,18 @@ class _Export:
             for spec in self.package.manifest.inputs
         }
 
-    def _read_back(self, variant: Variant, file: Path, told: Description) -> Iterator[Proof]:
+    def _read_back(self, variant: Variant, file: Path, model: MsModel) -> Iterator[Proof]:
         wanted = {spec.name for spec in self.package.manifest.outputs}
         known = {spec.name for spec in self.package.manifest.inputs}
-        fits = {one.name for one in told.outputs} == wanted and {one.name for one in told.inputs} <= known
+        fits = {one.name for one in model.outputs} == wanted and {one.name for one in model.inputs} <= known
         yield Proof(f"{file.name}: inputs and outputs are the package's", _READER, None, None, passed=fits)
         if variant.precision is Precision.INT8:
-            share = kept_weights(read_graph(self.package.file(variant.file)), file)
-            what = f"{file.name}: share of the variant's INT8 weights whose codes' scales are in it, each of them"
-            yield Proof(what, _READER, share, 1.0, passed=share >= 1.0)
+            graph = read_graph(self.package.file(variant.file))
+            weights, activations = kept_weights(graph, model), own_activations(graph, model)
+            told = f"{file.name}: share of the variant's eight-bit weights that are in it, codes and scales"
+            yield Proof(told, _READER, weights, 1.0, passed=weights >= 1.0)
+            told = f"{file.name}: share of its eight-bit activations whose scale and zero point are the variant's"
+            yield Proof(told, _READER, activations, 1.0, passed=activations >= 1.0)
 
     def _run(self, variant: Variant, file: Path, rows: int) -> Proof:
         on = f"MindSpore Lite {library.VERSION} on {platform.machine()}"

@@ -53,15 +53,14 @@ class MsTensor:
     """One tensor of the file.
 
     Attributes:
-        constant: whether its elements are in the file.
+        data: its elements, where they are in the file.
         scales: none, one, or one a channel.
     """
 
     name: str
     dtype: str
     shape: tuple[int, ...]
-    constant: bool
-    size_bytes: int
+    data: bytes
     scales: tuple[Scale, ...]
 
 
@@ -105,13 +104,8 @@ class Description:
     quantized_share: float
 
 
-def describe(path: Path) -> Description:
-    """Count what a ``.ms`` holds.
-
-    Raises:
-        ModelError: it is no ``.ms``, or is broken.
-    """
-    model = read(path)
+def describe(model: MsModel) -> Description:
+    """Count what a ``.ms`` holds."""
     computing = [node for node in model.nodes if node.operator != _CAST]
     quantized = [
         node
@@ -120,14 +114,13 @@ def describe(path: Path) -> Description:
     ]
     sizes: Counter[str] = Counter()
     for tensor in model.tensors:
-        if tensor.constant:
-            sizes[tensor.dtype] += tensor.size_bytes
+        sizes[tensor.dtype] += len(tensor.data)
     return Description(
         model.version,
         model.inputs,
         model.outputs,
         dict(Counter(node.operator for node in model.nodes).most_common()),
-        dict(sizes.most_common()),
+        {dtype: size for dtype, size in sizes.most_common() if size},
         len(quantized) / len(computing) if computing else 0.0,
     )
 
@@ -164,13 +157,11 @@ def _model(data: bytes) -> MsModel:
 
 def _tensor(fields: _Fields) -> MsTensor:
     kind = fields.number(1)
-    size = fields.length(6)
     return MsTensor(
         fields.text(9),
         _DTYPES.get(kind, f"dtype {kind}"),
         tuple(fields.numbers(2)),
-        size > 0,
-        size,
+        fields.raw(6),
         tuple(_scale(inner) for inner in fields.tables(7)),
     )
 
@@ -227,6 +218,14 @@ class _Fields:
         count = self.length(place)
         start = self._table.Vector(self._at(place) - self._table.Pos) if count else 0
         return list(struct.unpack_from(f"<{count}i", self._table.Bytes, start))
+
+    def raw(self, place: int) -> bytes:
+        """A vector of bytes."""
+        count = self.length(place)
+        start = self._table.Vector(self._at(place) - self._table.Pos) if count else 0
+        if start + count > len(self._table.Bytes):
+            raise ValueError(f"{count} bytes reach beyond its end")
+        return bytes(self._table.Bytes[start : start + count])
 
     def tables(self, place: int) -> Iterator[_Fields]:
         """A vector of tables."""
