@@ -7,7 +7,9 @@ import importlib
 from sanderling.core.errors import OptionError
 from sanderling.workshop.targets.base import Target
 
-TARGETS: dict[str, str] = {}
+TARGETS = {
+    "ort": "ort_",
+}
 
 
 def target(name: str) -> Target:

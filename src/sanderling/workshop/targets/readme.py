@@ -12,7 +12,8 @@ def readme(record: Mapping[str, Any]) -> str:
     lines = [
         f"# {package['name']} for {record['target']} ({record['device']})",
         "",
-        f"Written by Sanderling {record['sanderling']} with {record['tool']}. `export.json` says the same for programs.",
+        f"Written by Sanderling {record['sanderling']} with {record['tool']}.",
+        "`export.json` says the same for programs.",
         "",
         "## Verified here",
         "",
