@@ -9,6 +9,7 @@ from sanderling.workshop.targets.base import Target
 
 TARGETS = {
     "ort": "ort_",
+    "ascend": "ascend",
 }
 
 

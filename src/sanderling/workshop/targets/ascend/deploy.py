@@ -28,6 +28,7 @@ _LARGEST_BIAS = 2**31 - 1
 
 Floats = npt.NDArray[np.float32]
 Integers = npt.NDArray[np.int32]
+Attributes = dict[str, float | int | str]
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,7 @@ class Constant:
     def real(self) -> npt.NDArray[np.float64]:
         """What they stand for."""
         scale = self.scale if self.scale.size == 1 else along(self.scale, self.axis, self.values.ndim)
-        return self.values * scale.astype(np.float64)
+        return np.multiply(self.values, scale, dtype=np.float64)
 
 
 def to_deploy(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -133,8 +134,8 @@ class _Writer:
             raise ModelError(f"tensor '{source}' is stored as {kind}: an Ascend chip takes eight bits and one scale")
         if source in self._initializers:
             real = initializer_array(self._initializers[source]).astype(np.float32)
-            bounds = np.iinfo(zero_point.dtype)
-            steps = (np.round(real / scale) + zero_point.astype(np.float32)).clip(bounds.min, bounds.max)
+            low, high = (0, 255) if zero_point.dtype == np.uint8 else (-128, 127)
+            steps = (np.round(real / scale) + zero_point.astype(np.float32)).clip(low, high)
             self._constants[made] = _constant(node, steps, scale, zero_point)
             return
         step = float(scale.item())
@@ -147,7 +148,7 @@ class _Writer:
         source, made = node.input[0], node.output[0]
         if source in self._activations:
             activation = self._activations[made] = self._activations[source]
-            attributes = {"scale": activation.scale, "offset": float(-activation.offset), "dtype": 0}
+            attributes: Attributes = {"scale": activation.scale, "offset": float(-activation.offset), "dtype": 0}
             self._nodes.append(_node("AscendAntiQuant", [source], made, attributes))
             return
         if source in self._initializers:
@@ -219,14 +220,14 @@ def _constant(
     """Integers with their zero point taken off."""
     axis = attribute_of(node, "axis", 1) % max(values.ndim, 1)
     middle = zero_point.astype(np.int64)
-    spread = middle.reshape(()) if middle.size == 1 else along(middle, axis, values.ndim)
-    return Constant(values.astype(np.int64) - spread, scale, axis)
+    shape = [-1 if index == axis else 1 for index in range(values.ndim)] if middle.size > 1 else []
+    return Constant(np.subtract(values.astype(np.int64), middle.reshape(shape)), scale, axis)
 
 
-def _quantization(step: float, offset: int) -> dict[str, float | int | str]:
+def _quantization(step: float, offset: int) -> Attributes:
     """Attributes of AscendQuant; the chip may hold the scale in FP16, which takes the root of a large one."""
     scale, rooted = 1 / step, 1 / step > LARGEST
-    attributes: dict[str, float | int | str] = {"scale": math.sqrt(scale) if rooted else scale}
+    attributes: Attributes = {"scale": math.sqrt(scale) if rooted else scale}
     return {**attributes, "offset": float(offset), "dst_type": "INT8", **({"sqrt_mode": 1} if rooted else {})}
 
 
@@ -244,5 +245,7 @@ def _fits(node: onnx.NodeProto, weight: Constant) -> bool:
     return weight.scale.size == 1 or weight.axis == output_axis(node, values)
 
 
-def _node(operator: str, inputs: list[str], output: str, attributes: dict[str, float | int | str]) -> onnx.NodeProto:
-    return helper.make_node(operator, inputs, [output], f"{output}_{operator}", **attributes)
+def _node(operator: str, inputs: list[str], output: str, attributes: Attributes) -> onnx.NodeProto:
+    node = helper.make_node(operator, inputs, [output], f"{output}_{operator}")
+    node.attribute.extend(helper.make_attribute(name, value) for name, value in attributes.items())
+    return node

@@ -1,14 +1,14 @@
 """The deploy form without the chip: Ascend's operators by their definitions, in standard ONNX that any engine runs.
 
-Definitions, from the vendor's operator documents: AscendQuant is ``round(x * scale + offset)``, half to even, in
-[-128, 127]; a Conv, Gemm or MatMul of integers sums ``weight * (x - offset) + bias`` in 32 bits, pads with the offset,
-and takes it from the AscendQuant before it; AscendDequant is ``x * deq_scale``; AscendAntiQuant ``(x + offset) * scale``.
+Definitions, from the vendor's documents of these operators: AscendQuant is ``round(x * scale + offset)``, half to even,
+in [-128, 127]. A Conv, Gemm or MatMul of integers takes the offset from the AscendQuant before it, pads with it, and
+sums ``weight * (x - offset) + bias`` in 32 bits. AscendDequant is ``x * deq_scale``, AscendAntiQuant
+``(x + offset) * scale``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import onnx
@@ -47,25 +47,14 @@ def in_standard_onnx(deploy: onnx.ModelProto) -> onnx.ModelProto:
     return rewritten(copy, rewrite)
 
 
-@dataclass(frozen=True)
-class Agreement:
-    """How far a deploy form is from its QDQ graph, in quantisation steps.
+def largest_difference(
+    qdq: onnx.ModelProto, deploy: onnx.ModelProto, calls: Sequence[Feeds], *, threads: int = 0
+) -> float:
+    """How far the deploy form is from its QDQ graph, in quantisation steps: the largest over all that is stored.
 
-    Attributes:
-        nodes: largest over all stored tensors and outputs, each operator given the QDQ graph's own integers.
-        outputs: mean over the outputs, end to end. A value between two steps that falls the other way in an early layer
-            changes others after it, so the largest says little: ONNX Runtime's two ways to run one QDQ graph differ by
-            two steps here and there.
-    """
-
-    nodes: float
-    outputs: float
-
-
-def compare(qdq: onnx.ModelProto, deploy: onnx.ModelProto, calls: Sequence[Feeds], *, threads: int = 0) -> Agreement:
-    """Run both over the same inputs.
-
-    An output that is not stored in eight bits counts in 255ths of the range that it has.
+    Each operator is given the QDQ graph's own integers, so that a value between two steps that falls the other way is
+    not carried on: end to end even ONNX Runtime's two ways to run one QDQ graph differ by more. Outputs that are not
+    stored in eight bits count in 255ths of the range that they have.
 
     Args:
         qdq: the variant's graph.
@@ -74,22 +63,18 @@ def compare(qdq: onnx.ModelProto, deploy: onnx.ModelProto, calls: Sequence[Feeds
         threads: of the engine; 0 leaves it to the engine.
     """
     stored = [node.output[0] for node in deploy.graph.node if node.op_type == "AscendQuant"]
-    outputs = [value.name for value in qdq.graph.output]
-    steps = _output_steps(qdq)
     expected = _run(_returning(qdq, stored), calls, threads)
-    kept = [{name: _as_int8(call[name]) for name in stored} for call in expected]
-    cut = in_standard_onnx(_cut(deploy, kept[0]))
-    again = _run(cut, [{**feeds, **integers} for feeds, integers in zip(calls, kept, strict=True)], threads)
-    whole = _run(in_standard_onnx(deploy), calls, threads)
-    nodes, means = 0.0, []
-    for wanted, integers, got, end in zip(expected, kept, again, whole, strict=True):
+    integers = [{name: _as_int8(outputs[name]) for name in stored} for outputs in expected]
+    feeds = [{**own, **kept} for own, kept in zip(calls, integers, strict=True)]
+    made = _run(in_standard_onnx(_cut(deploy, integers[0])), feeds, threads)
+    steps, worst = _output_steps(qdq), 0.0
+    for wanted, kept, got in zip(expected, integers, made, strict=True):
         for name in stored:
-            nodes = max(nodes, float(np.abs(got[f"{name}{_MADE}"].astype(np.int16) - integers[name]).max(initial=0)))
-        for name in outputs:
+            worst = max(worst, float(np.abs(got[f"{name}{_MADE}"].astype(np.int16) - kept[name]).max(initial=0)))
+        for name in (value.name for value in qdq.graph.output):
             step = steps.get(name) or float(np.ptp(wanted[name])) / _LEVELS or 1.0
-            nodes = max(nodes, float(np.abs(got[name] - wanted[name]).max(initial=0)) / step)
-            means.append(float(np.abs(end[name] - wanted[name]).mean()) / step)
-    return Agreement(nodes, float(np.mean(means)))
+            worst = max(worst, float(np.abs(got[name] - wanted[name]).max(initial=0)) / step)
+    return round(worst, 3)
 
 
 def _cut(deploy: onnx.ModelProto, stored: Feeds) -> onnx.ModelProto:
