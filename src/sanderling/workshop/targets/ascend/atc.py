@@ -190,7 +190,7 @@ def _check_fixed(command: Command) -> None:
     for name, shape in command.input_shape.items():
         wrong = [size for size in shape if size <= 0]
         if wrong:
-            raise excluded("E10011", wrong[0], instead=f"input '{name}' has the shape {list(shape)}")
+            raise excluded("E10011", f"{name}:{_joined(shape)}", wrong[0], instead="give sizes from 1 on, or profiles")
 
 
 def _check_profiles(name: str, profiles: Profiles) -> None:

@@ -14,7 +14,6 @@ _NUMBERED = re.compile(r"^\s*(E[0-9A-Z]\d{4}): *(?:\[PID: \d+\] *[\d.:-]+ *)?(.*
 _UNKNOWN_FLAG = re.compile(r"unknown command line flag '([^']*)'")
 _OF_THE_MODEL = re.compile(r"E(?:11|12|16|19010|13009|13010|13023|10501|14|Z3003|Z9999)")
 _OF_THE_COMMAND = re.compile(r"E(?:10|13000|13001|13026)")
-_SPECIFIER = re.compile(r"%s")
 
 
 @cache
@@ -27,8 +26,8 @@ def catalogue() -> dict[str, str]:
 
 def numbered(code: str, *values: object) -> str:
     """What `atc` would print, with its number."""
-    filled = iter(values)
-    return f"atc {code}: " + _SPECIFIER.sub(lambda _: str(next(filled)), catalogue()[code]).rstrip(".")
+    text = catalogue()[code] % values
+    return f"atc {code}: {text.rstrip('.')}"
 
 
 def excluded(code: str, *values: object, instead: str) -> OptionError:

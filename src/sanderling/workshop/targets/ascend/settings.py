@@ -10,7 +10,6 @@ from sanderling.core.errors import OptionError
 from sanderling.core.tensor import TensorSpec
 from sanderling.workshop.targets.ascend.aipp import SOURCES, STANDARDS
 from sanderling.workshop.targets.ascend.atc import DYNAMIC, PRECISION_MODES, PRECISION_MODES_V2, Profiles
-from sanderling.workshop.targets.ascend.errors import excluded
 
 OPTIONS: Mapping[str, str] = {
     "source": f"picture to feed, converted on the chip by AIPP: {', '.join(SOURCES)}; default: the tensor",
@@ -143,7 +142,7 @@ def _check_batches(settings: Settings) -> None:
         raise OptionError(f"option batch names a size twice: {settings.batches}")
     small = next((size for size in settings.batches if size <= 0), None)
     if small is not None:
-        raise excluded("E10011", small, instead="option batch takes sizes from 1 on")
+        raise OptionError(f"option batch takes sizes from 1 on: got {small}")
     if settings.batches and settings.dynamic_batch:
         raise OptionError("options batch and dynamic_batch exclude each other: a file for each size, or one for all")
     if len(settings.batches) > 1 and (settings.image_sizes or settings.dims):
