@@ -10,6 +10,7 @@ from sanderling.workshop.targets.base import Target
 TARGETS = {
     "harmonyos": "harmonyos",
     "ort": "ort_",
+    "ascend": "ascend",
 }
 
 
