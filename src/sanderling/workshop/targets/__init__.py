@@ -9,8 +9,9 @@ from sanderling.workshop.targets.base import Target
 
 TARGETS = {
     "harmonyos": "harmonyos",
-    "ort": "ort_",
     "ascend": "ascend",
+    "openvino": "openvino_",
+    "ort": "ort_",
 }
 
 
