@@ -142,15 +142,16 @@ class TextModel(Protocol):
             OptionError: there is no template, or it refuses the messages; the message says why.
         """
 
-    def generation(self, sampling: Sampling = GREEDY, *, capacity: int | None = None) -> Generation:
+    def generation(self, sampling: Sampling = GREEDY, *, capacity: int | None = None, schema: str = "") -> Generation:
         """Start a sequence.
 
         Args:
             sampling: how ``next`` chooses.
             capacity: most tokens; memory for their keys and values is taken at once. None for the whole context.
+            schema: JSON schema that the text of the tokens from ``next`` keeps; such a sequence cannot go back.
 
         Raises:
-            OptionError: a capacity below 1 or beyond the context.
+            OptionError: a capacity below 1 or beyond the context, or a schema that the engine cannot hold it to.
             EngineError: there is no memory for it, or the model is closed.
         """
 
