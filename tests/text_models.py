@@ -30,6 +30,7 @@ class AlphabetModel:
 
     def __init__(self, spec: TextSpec = SPEC, before: Callable[[Sequence[int]], None] = lambda _: None) -> None:
         self.spec = spec
+        self.token_bytes = 1
         self.before = before
         self.read: list[int] = []
         self.open: set[AlphabetGeneration] = set()

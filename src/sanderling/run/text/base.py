@@ -118,9 +118,14 @@ class Generation(Protocol):
 
 
 class TextModel(Protocol):
-    """A language model that an engine has loaded. Generations of several threads may run at once; closed once."""
+    """A language model that an engine has loaded. Generations of several threads may run at once; closed once.
+
+    Attributes:
+        token_bytes: memory of one token's keys and values.
+    """
 
     spec: TextSpec
+    token_bytes: int
 
     def encode(self, text: str) -> list[int]:
         """Ids of a text; ``spec.bos_id`` first where the model wants it and the text does not begin with it.

@@ -46,7 +46,6 @@ class Conversation:
     Attributes:
         used_ms: time that its steps took, from where it entered; the smallest is next.
         cached_tokens: of the prompt, that were not computed.
-        tokens: chosen so far.
         is_cancelled: nobody wants the rest.
     """
 
@@ -55,7 +54,6 @@ class Conversation:
         self.outlet = outlet
         self.used_ms = 0.0
         self.cached_tokens = 0
-        self.tokens = 0
         self.is_cancelled = False
         self._model = model
         self._ids = list(request.prompt)
@@ -69,6 +67,11 @@ class Conversation:
         self._most = min(
             request.sampling.max_tokens or model.spec.context_length, model.spec.context_length - len(request.prompt)
         )
+
+    @property
+    def tokens(self) -> int:
+        """Tokens that were chosen so far."""
+        return self.outlet.tokens
 
     @property
     def capacity(self) -> int:
@@ -134,7 +137,7 @@ class Conversation:
         self._token_s = time.monotonic()
         if self.outlet.first_s is None:
             self.outlet.first_s = self._token_s
-        self.tokens += 1
+        self.outlet.tokens += 1
         if token in self._model.spec.eos_ids:
             return "stop"
         self._ids.append(token)

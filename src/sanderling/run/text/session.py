@@ -96,7 +96,6 @@ class TextSession:
         model: that computes; closed with the session.
         limits: see there.
         turns: by which other models run between the steps.
-        count: told how many tokens an answer had, when it is over.
     """
 
     def __init__(
@@ -105,12 +104,10 @@ class TextSession:
         *,
         limits: TextLimits | None = None,
         turns: Turns | None = None,
-        count: Callable[[int], None] | None = None,
     ) -> None:
         self.model = model
         self.limits = limits or TextLimits()
         self._turns = turns or Alone()
-        self._count = count
         self._budget = self.limits.cache_tokens or _CONTEXTS * model.spec.context_length
         self._waiting: deque[Conversation] = deque()
         self._active: list[Conversation] = []
@@ -224,12 +221,18 @@ class TextSession:
         """Whether requests are computed or wait."""
         return bool(self._active or self._waiting)
 
+    @property
+    def held_bytes(self) -> int:
+        """Memory of the keys and values of all sequences."""
+        with self._lock:
+            return self._held() * self.model.token_bytes
+
     def forget(self) -> int:
-        """Give back what is kept of answers that are over; returns how many tokens it had memory for."""
+        """Give back what is kept of answers that are over; returns its bytes."""
         with self._lock:
             capacity = self._kept.capacity
             self._kept.clear()
-        return capacity
+        return capacity * self.model.token_bytes
 
     def close(self, *, drain_s: float = 0.0) -> None:
         """Let requests end within ``drain_s``, end the rest, and close the model; a second call does nothing."""
@@ -361,8 +364,6 @@ class TextSession:
             self._counts["cancelled" if finish == "cancelled" else "completed"] += 1
             conversation.finish(finish, self._kept.keep)
             self._trim()
-        if self._count is not None:
-            self._count(conversation.tokens)
         self._work.notify_all()
 
     def __enter__(self) -> TextSession:

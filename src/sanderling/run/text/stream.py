@@ -41,11 +41,17 @@ class Outlet:
 
     Args:
         notify: called in the first thread whenever there is news; it must be quick and must not raise.
+
+    Attributes:
+        began_s: when the request came, on the monotonic clock.
+        first_s: when its first token was chosen.
+        tokens: chosen so far.
     """
 
     def __init__(self, notify: Callable[[], None] | None = None) -> None:
         self.began_s = time.monotonic()
         self.first_s: float | None = None
+        self.tokens = 0
         self._notify = notify
         self._pieces: deque[str] = deque()
         self._texts: list[str] = []
@@ -151,6 +157,11 @@ class TextStream:
     def is_over(self) -> bool:
         """Whether nothing is computed any more; pieces may wait."""
         return self._outlet.is_over
+
+    @property
+    def tokens(self) -> int:
+        """Tokens that were chosen so far."""
+        return self._outlet.tokens
 
     def take(self) -> str:
         """What has come since the last time, without waiting; maybe empty."""

@@ -1,4 +1,4 @@
-"""Every route that is no inference: the protocol's, Triton's extensions, and pictures.
+"""Every route that is no inference of tensors: the protocol's, Triton's extensions, pictures, and OpenAI's.
 
 Source: Open Inference Protocol, REST; Triton's extensions "model repository", "model configuration", "statistics" and
 "system shared memory".
@@ -22,6 +22,8 @@ from sanderling.serve.descriptions import describe_config, describe_model, descr
 from sanderling.serve.errors import MethodError, NotFoundError, NotReadyError, RequestError, code_of, told
 from sanderling.serve.http.answers import error_headers
 from sanderling.serve.http.pictures import picture_routes
+from sanderling.serve.openai.errors import error_object, is_ours
+from sanderling.serve.openai.routes import openai_routes
 
 if TYPE_CHECKING:
     from sanderling.serve.data_plane import ServedModel
@@ -56,6 +58,7 @@ def make_app(services: Services, extra: Sequence[BaseRoute] = ()) -> Starlette:
         Route("/v2/systemsharedmemory/region/{region}/unregister", memory.unregister, methods=["POST"]),
         Route("/v2/systemsharedmemory/unregister", memory.unregister, methods=["POST"]),
         *picture_routes(services),
+        *openai_routes(services),
         *extra,
     ]
     handlers: dict[Any, Any] = {SanderlingError: _on_error, HTTPException: _on_http}
@@ -210,9 +213,10 @@ class _Memory:
         return Response(status_code=200)
 
 
-async def _on_error(request: Request, error: Exception) -> Response:  # noqa: ARG001
+async def _on_error(request: Request, error: Exception) -> Response:
     headers = {name.decode(): value.decode() for name, value in error_headers(error)}
-    return JSONResponse({"error": told(error)}, code_of(error).status, headers)
+    content = error_object(error) if is_ours(request.url.path) else told(error)
+    return JSONResponse({"error": content}, code_of(error).status, headers)
 
 
 async def _on_http(request: Request, error: Exception) -> Response:

@@ -137,10 +137,18 @@ class CompletionRequest(_Generating):
 
     prompt: str | Annotated[list[str], Field(min_length=1, max_length=1)] | Annotated[list[Token], Field(min_length=1)]
     max_tokens: int | None = Field(None, ge=1)
-    echo: bool | None = None
+    echo: Literal[False] | None = None
     best_of: Literal[1] | None = None
     logprobs: None = None
     suffix: None = None
+
+    @property
+    def only_prompt(self) -> str | list[int]:
+        """The prompt."""
+        if isinstance(self.prompt, str):
+            return self.prompt
+        first = self.prompt[0]
+        return first if isinstance(first, str) else [token for token in self.prompt if isinstance(token, int)]
 
 
 class EmbeddingRequest(_Ignored):
@@ -163,7 +171,7 @@ class EmbeddingRequest(_Ignored):
             return [self.input]
         if isinstance(self.input[0], int):
             return [[token for token in self.input if isinstance(token, int)]]
-        return self.input  # type: ignore[return-value]
+        return self.input
 
 
 _Request = TypeVar("_Request", bound=BaseModel)

@@ -105,7 +105,7 @@ def test_a_long_conversation_is_not_given_up_for_a_short_beginning(session):
 
 
 def test_a_long_prompt_is_read_in_chunks_and_short_requests_pass_it(model):
-    model.before = lambda _: time.sleep(1e-3 * len(ids))
+    model.before = lambda ids: time.sleep(1e-3 * len(ids))
     with TextSession(model) as session:
         session.start("warm up with a longer text, so that the pace is known", FEW).result()
         long = session.start(400 * "m", FEW)
@@ -118,13 +118,13 @@ def test_a_long_prompt_is_read_in_chunks_and_short_requests_pass_it(model):
 
 def test_requests_share_the_time_alike(model):
     order = []
-    model.before = lambda _: order.append(ids[-1])
+    model.before = lambda ids: order.append(ids[-1])
     with TextSession(model) as session:
         gate = Gate()
         model.before = gate
         streams = [session.start(letter, Sampling(temperature=0, max_tokens=8)) for letter in "aA"]
         wait_until(lambda: gate.calls)
-        model.before = lambda _: (order.append(ids[-1]), time.sleep(2e-3))
+        model.before = lambda ids: (order.append(ids[-1]), time.sleep(2e-3))
         gate.opened.set()
         assert [stream.result().text for stream in streams] == ["bcdefghi", "BCDEFGHI"]
     lower = "".join(map(chr, order)).swapcase()

@@ -30,6 +30,7 @@ from sanderling.run.text.sampling import Sampler
 CONFIG = "genai_config.json"
 GRAPH = "model.onnx"
 SCORING_GRAPH = "scoring.onnx"
+_FLOAT_BYTES = 4
 _SCORED_TOKENS = 256  # of one call, which bounds the memory for their scores
 
 
@@ -61,6 +62,7 @@ class GenAiModel:
 
     def __init__(self, folder: Path, spec: TextSpec, threads: int) -> None:
         self.spec = spec
+        self.token_bytes = _token_bytes(folder / CONFIG)
         self._folder, self._threads = folder, threads
         self._model: Any = _load(folder, GRAPH, threads)
         with _translated("its tokenizer cannot be read", ModelError):
@@ -271,8 +273,7 @@ class GenAiGuidedGeneration(GenAiGeneration):
 
     def __init__(self, model: Any, spec: TextSpec, sampling: Sampling, capacity: int, schema: str) -> None:  # noqa: ANN401 - untyped
         self._sampling, self._schema = sampling, schema
-        with _translated("the JSON schema cannot be held to", OptionError):
-            super().__init__(model, spec, Sampler(sampling), capacity)
+        super().__init__(model, spec, Sampler(sampling), capacity)
 
     def next(self) -> int:
         """Choose the next token and add it.
@@ -317,8 +318,9 @@ class GenAiGuidedGeneration(GenAiGeneration):
         if asked.temperature > 0:
             options["temperature"] = asked.temperature
         parameters.set_search_options(**options)
-        parameters.set_guidance("json_schema", self._schema)
-        return og.Generator(model, parameters)
+        with _translated("an answer cannot be held to the JSON schema", OptionError):
+            parameters.set_guidance("json_schema", self._schema)
+            return og.Generator(model, parameters)
 
 
 class GenAiStreamDecoder:
@@ -356,6 +358,18 @@ def _load(folder: Path, graph: str, threads: int) -> Any:  # noqa: ANN401 - unty
         config = og.Config(str(folder))
         config.overlay(json.dumps(overlay))
         return og.Model(config)
+
+
+def _token_bytes(config: Path) -> int:
+    """Keys and values of all layers in float32; fewer where the graph keeps them in eight bits."""
+    try:
+        decoder = json.loads(config.read_bytes())["model"]["decoder"]
+        width = decoder["num_key_value_heads"] * decoder["head_size"]
+        return int(decoder["num_hidden_layers"] * width * 2 * _FLOAT_BYTES)
+    except (ValueError, KeyError, TypeError) as error:
+        raise ModelError(
+            f"{config} does not say how large the model's keys and values are: {first_line(error)}"
+        ) from error
 
 
 @contextmanager
