@@ -93,7 +93,7 @@ class AlphabetGeneration:
         assert self in self._model.open
         scores = np.zeros(self._model.spec.vocabulary, np.float32)
         last = self.ids[-1]
-        following = END if last == ord("z") else 0xC3 if last == 0xA9 else 0xA9 if last == 0xC3 else last + 1
+        following = END if last == ord("z") else 0xC3 if last == 0xA9 else 0xA9 if last == 0xC3 else min(last + 1, END)
         scores[following] = 10.0
         return scores
 

@@ -201,7 +201,8 @@ def test_an_empty_prompt_and_a_wrong_method_are_openais_errors(client):
 
 
 def test_tensors_are_refused_where_text_is_generated(served):
-    body = json.dumps({"inputs": []}).encode()
+    tensor = {"name": "x", "shape": [1], "datatype": "FP32", "data": [1]}
+    body = json.dumps({"inputs": [tensor]}).encode()
     request = urllib.request.Request(f"http://127.0.0.1:{served[1]}/v2/models/chat/infer", body)
     with pytest.raises(urllib.error.HTTPError) as error:
         urllib.request.urlopen(request)

@@ -38,7 +38,13 @@ class PrefixCache:
         return sum(kept.generation.capacity for kept in self._kept)
 
     def keep(self, ids: Sequence[int], generation: Generation) -> None:
-        """Keep a generation that holds these tokens, instead of shorter ones that it begins with."""
+        """Keep a generation that holds these tokens, instead of shorter ones that it begins with.
+
+        One that is too short to be of use is closed.
+        """
+        if len(ids) < _LEAST_TOKENS:
+            generation.close()
+            return
         tokens = np.asarray(ids, dtype=np.int64)
         for kept in [kept for kept in self._kept if _shared(kept.ids, tokens) == len(kept.ids)]:
             self._drop(kept)

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING
 
-from sanderling.core.errors import EngineError, SanderlingError
+from sanderling.core.errors import EngineError
 from sanderling.run.text.base import Sampling
 from sanderling.run.text.session import Prompt
 from sanderling.run.text.stream import TextResult, TextStream
@@ -75,21 +75,21 @@ async def answering(
     """
     since_s = time.monotonic()
     plane.begin()
-    finished = model.refused(CancelledError(), since_s=since_s)
+    stream: TextStream | None = None
+    outcome: TextResult | BaseException = CancelledError()
     try:
         stream, news = await _start(plane, model, prompt, sampling, stop=stop, schema=schema)
-        try:
-            yield Answer(stream, news)
-            finished = _finished(model, stream, since_s=since_s)
-        finally:
-            stream.cancel()
-            finished = finished._replace(tokens=stream.tokens)
-    except SanderlingError as error:
-        model.note(error)
-        finished = model.refused(error, since_s=since_s)
+        yield Answer(stream, news)
+        outcome = stream.result()
+    except Exception as error:
+        outcome = error
         raise
     finally:
-        plane.end(model, finished)
+        tokens = 0
+        if stream is not None:
+            stream.cancel()
+            tokens = stream.tokens
+        plane.end(model, _finished(model, outcome, since_s=since_s)._replace(tokens=tokens))
 
 
 async def _start(
@@ -116,24 +116,24 @@ async def _start(
             model = plane.model(model.name)
 
 
-def _finished(model: ServedModel, stream: TextStream, *, since_s: float) -> Finished:
-    """What is told about an answer that its client has got."""
-    total_ms = (time.monotonic() - since_s) * 1e3
-    result = stream.result()
+def _finished(model: ServedModel, outcome: TextResult | BaseException, *, since_s: float) -> Finished:
+    """What is told about an answer that its client has got, or did not get."""
+    if not isinstance(outcome, TextResult):
+        model.note(outcome)
+        return model.refused(outcome, since_s=since_s)
     model.note(None)
-    first_ms = result.first_ms if result.first_ms is not None else total_ms
+    total_ms = (time.monotonic() - since_s) * 1e3
     return Finished(
         model.name,
         model.version,
         ok=True,
-        queue_ms=max(total_ms - result.total_ms, 0.0),
-        compute_ms=result.total_ms,
+        queue_ms=max(total_ms - outcome.total_ms, 0.0),
+        compute_ms=outcome.total_ms,
         total_ms=total_ms,
         batch_rows=1,
         batch_requests=1,
         lane=model.text.lane,
         device=model.text.device,
         precision=model.text.variant.precision.value,
-        tokens=result.tokens,
-        first_ms=first_ms,
+        first_ms=outcome.first_ms,
     )
