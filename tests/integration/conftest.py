@@ -18,6 +18,7 @@ from sanderling.api import build
 from sanderling.cli import main
 from tests.models import conv_classifier, save
 from tests.samples import write_samples
+from tests.tiny_text import tiny_text_package
 
 COMMAND = Path(sys.executable).with_name("sanderling")
 TIMEOUT_S = 120
@@ -226,3 +227,9 @@ def built(tmp_path_factory):
 def package(work, built):
     """A copy of the built package, ``work/model.sdl``."""
     return Path(shutil.copytree(built.path, work / "model.sdl"))
+
+
+@pytest.fixture(scope="session")
+def chat_package(tmp_path_factory):
+    """A small language model with random weights, called ``chat``."""
+    return tiny_text_package(tmp_path_factory.mktemp("chat"))

@@ -25,7 +25,7 @@ from sanderling.core.progress import Event
 from sanderling.run.dispatcher import Dispatch, Dispatcher
 from sanderling.run.policy import NEVER
 from sanderling.run.policy.batching import BatchRules
-from sanderling.run.policy.latency import LatencyModel
+from sanderling.run.policy.latency import LatencyModel, least_ms
 from sanderling.run.policy.placement import LaneRule, RecoveryRule
 from sanderling.run.policy.scheduling import SchedulingRules
 from sanderling.run.results import Outputs
@@ -42,6 +42,8 @@ _QUIET_ROUNDS = 20  # of the watch, before it sleeps until there is work
 _ROOM_S = 1.0
 _END_S = 1.0
 _LOAD_S = 120.0  # a call that loads first may take as long, whatever counts as a hang
+_LATELY_MS = 2_000.0
+_SAFE = 0.7  # of the time that a call may take: its own time is not known exactly
 _CLOSED = "the session is closed; load the package again"
 
 
@@ -98,6 +100,7 @@ class Runtime:
         self._streams = Streams()
         self._served: dict[str, Served] = {}
         self._leaving: set[str] = set()
+        self._asked: dict[str, tuple[float, float]] = {}  # when a model was last asked, and milliseconds it had then
         self._running: dict[int, Batch] = {}
         self._threads: list[threading.Thread] = []
         self._runners: set[threading.Thread] = set()  # those that wait for work or run it
@@ -165,6 +168,7 @@ class Runtime:
     def _cut_off(self, name: str) -> list[Ticket]:
         """Forget a model; returns its requests that wait or run. Under the lock."""
         del self._served[name]
+        self._asked.pop(name, None)
         self._leaving.discard(name)
         left_over = list(map(ticket_of, self._dispatcher.remove_model(name)))
         for batch in [batch for batch in self._running.values() if batch.dispatch.model == name]:
@@ -282,6 +286,21 @@ class Runtime:
         with self._lock:
             return self._dispatcher.utilization(device, self._now_ms())
 
+    def slice_ms(self, name: str) -> float:
+        """Milliseconds that a call of a model may take now, for the sake of the others.
+
+        The policy's time slice, or less where a model that was asked in the last seconds would be late if its next
+        request came as the call begins; infinite where no other model was.
+        """
+        with self._lock:
+            now_ms, slice_ms = self._now_ms(), NEVER
+            for other, (asked_ms, given_ms) in self._asked.items():
+                if other != name and now_ms - asked_ms < _LATELY_MS:
+                    latency = self._dispatcher.latency(other, self._dispatcher.placement(other).active)
+                    own_ms = least_ms(latency, 1) if latency.sizes else 0.0
+                    slice_ms = min(slice_ms, self._rules.time_slice_ms, _SAFE * max(given_ms - own_ms, 0.0))
+        return slice_ms
+
     def latency(self, name: str, lane: int) -> LatencyModel:
         """What is known of a lane's latency."""
         with self._lock:
@@ -323,6 +342,7 @@ class Runtime:
     def _accept(self, ticket: Ticket, now_ms: float, *, inline: bool, wait: bool) -> Batch | None:
         """Take a request in, under the lock; returns its batch where the caller's own thread should run it."""
         self._check_open(ticket.model)
+        self._asked[ticket.model] = now_ms, ticket.deadline_ms - now_ms
         refusal = self._dispatcher.submit(ticket, now_ms)
         while refusal == "full" and self._wait_when_full:
             left_ms = ticket.deadline_ms - now_ms if self._rules.drop_late else NEVER

@@ -60,7 +60,7 @@ class Shared(Protocol):
     def make_room(self, name: str, size_bytes: int) -> None:
         """A model is about to hold as many bytes."""
 
-    def forget(self, session: Session) -> None:
+    def forget(self, session: object) -> None:
         """A session was closed."""
 
 
@@ -366,6 +366,11 @@ class Session:
         return {lane.plan.device: lane.plan.kind.value for lane in self._served.lanes}
 
     @property
+    def is_busy(self) -> bool:
+        """Whether requests wait or run."""
+        return self._runtime.is_busy(self._served.name)
+
+    @property
     def is_loaded(self) -> bool:
         """Whether any of its ways of running holds memory."""
         return any(lane.loaded for lane in self._served.lanes)
@@ -393,6 +398,14 @@ class Session:
     def clear_buffers(self) -> int:
         """Drop buffers that are kept for later; returns their bytes."""
         return self._served.pool.clear()
+
+    def load(self) -> None:
+        """Load the way of running that is in use, if it is not.
+
+        Raises:
+            EngineError: loading failed, or the session is closed.
+        """
+        self._active.load()
 
     def release(self) -> bool:
         """Give memory back until the next request; False where requests run, or nothing is held."""
@@ -575,9 +588,23 @@ def load(
     """
     requirement = parse_requirement(require) if require else None
     package = Package.open(path, check_hashes=check_hashes)
+    check_tensors(package)
     rules = read_rules(package, policy)
     plans, events = rank_lanes(package, rules, variant=variant, threads=threads, lean=lean, emulated=emulate)
     return Session(package, rules, plans, events, requirement=requirement, sensors=sensors or emulate)
+
+
+def check_tensors(package: Package) -> None:
+    """Check that a package takes and returns arrays.
+
+    Raises:
+        OptionError: it is a language model's.
+    """
+    if package.manifest.text is not None:
+        raise OptionError(
+            f"package '{package.manifest.name}' is a language model: use sanderling chat, sanderling generate or "
+            "sanderling.tasks.text"
+        )
 
 
 def read_rules(package: Package, policy: str | Path | Policy | None) -> Policy:

@@ -1,4 +1,4 @@
-"""Every route that is no inference: the protocol's, Triton's extensions, and pictures.
+"""Every route that is no inference of tensors: the protocol's, Triton's extensions, pictures, and OpenAI's.
 
 Source: Open Inference Protocol, REST; Triton's extensions "model repository", "model configuration", "statistics" and
 "system shared memory".
@@ -25,6 +25,8 @@ from sanderling.serve.http.asgi_inference import inference_routes
 from sanderling.serve.http.openapi import Description, document_route
 from sanderling.serve.http.operations import PICTURES, PROTOCOL
 from sanderling.serve.http.pictures import picture_routes
+from sanderling.serve.openai.errors import error_object, is_ours
+from sanderling.serve.openai.routes import openai_routes
 
 if TYPE_CHECKING:
     from sanderling.serve.data_plane import ServedModel
@@ -63,6 +65,7 @@ def make_app(
         Route("/v2/systemsharedmemory/unregister", memory.unregister, methods=["POST"]),
         *inference_routes(services),
         *picture_routes(services),
+        *openai_routes(services),
         *extra,
     ]
     routes.append(document_route([PROTOCOL, PICTURES, *descriptions], routes))
@@ -220,9 +223,10 @@ class _Memory:
         return Response(status_code=200)
 
 
-async def _on_error(request: Request, error: Exception) -> Response:  # noqa: ARG001
+async def _on_error(request: Request, error: Exception) -> Response:
     headers = {name.decode(): value.decode() for name, value in error_headers(error)}
-    return JSONResponse({"error": told(error)}, code_of(error).status, headers)
+    content = error_object(error) if is_ours(request.url.path) else told(error)
+    return JSONResponse({"error": content}, code_of(error).status, headers)
 
 
 async def _on_http(request: Request, error: Exception) -> Response:
