@@ -103,6 +103,7 @@ class Server:
         await asyncio.gather(*(end.stop(drain_s) for end in self.ends.values()))
         if self._reporter is not None:
             self._reporter.cancel()
+        self.services.aside.close()
         await asyncio.to_thread(self._close, drain_s if self.services.plane.pending else 0.0)
 
     def reload(self) -> None:

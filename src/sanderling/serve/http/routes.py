@@ -19,7 +19,15 @@ from starlette.routing import BaseRoute, Route
 
 from sanderling.core.errors import SanderlingError
 from sanderling.serve.descriptions import describe_config, describe_model, describe_server
-from sanderling.serve.errors import MethodError, NotFoundError, NotReadyError, RequestError, code_of, told
+from sanderling.serve.errors import (
+    MethodError,
+    NotFoundError,
+    NotReadyError,
+    RequestError,
+    TooLargeError,
+    code_of,
+    told,
+)
 from sanderling.serve.http.answers import error_headers
 from sanderling.serve.http.asgi_inference import inference_routes
 from sanderling.serve.http.openapi import Description, document_route
@@ -32,6 +40,7 @@ if TYPE_CHECKING:
     from sanderling.serve.data_plane import ServedModel
     from sanderling.serve.services import Services
 
+_JSON_BYTES = 2**20  # of a command: it is read in the event loop
 Handler = Callable[[Request], Awaitable[Response]]
 
 
@@ -80,10 +89,13 @@ async def read_json(request: Request) -> dict[str, Any]:
 
     Raises:
         RequestError: it is no JSON object.
+        TooLargeError: it is longer than any command.
     """
     body = await request.body()
     if not body:
         return {}
+    if len(body) > _JSON_BYTES:
+        raise TooLargeError(f"the body has {len(body)} bytes: at most {_JSON_BYTES} are taken by a command")
     try:
         content = json.loads(body)
     except (ValueError, RecursionError) as error:
