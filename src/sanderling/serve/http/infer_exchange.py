@@ -130,6 +130,7 @@ class InferExchange:
             priority=request.priority,
             buffers=self._places.buffers,
             pinned=pinned,
+            visit=self._connection.server.completions.visit,
         )
 
     def _received(self, future: Future[Outputs]) -> None:
