@@ -10,6 +10,7 @@ from sanderling.workshop.targets.base import Target
 TARGETS = {
     "openvino": "openvino_",
     "ort": "ort_",
+    "rknn": "rknn_",
 }
 
 
