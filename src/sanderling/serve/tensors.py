@@ -45,6 +45,11 @@ _MOST_AXES = 32
 _MOST_ELEMENTS = 2**59  # of eight bytes; NumPy counts an axis of 0 as 1 here
 
 
+def datatypes() -> tuple[str, ...]:
+    """All of the protocol's names of datatypes."""
+    return tuple(_NAMES)
+
+
 @cache
 def datatype_of(dtype: str | np.dtype[Any]) -> str:
     """The protocol's name of a dtype, given as it is, by NumPy's name or as ``str``.

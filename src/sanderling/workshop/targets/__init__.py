@@ -8,6 +8,8 @@ from sanderling.core.errors import OptionError
 from sanderling.workshop.targets.base import Target
 
 TARGETS = {
+    "harmonyos": "harmonyos",
+    "ascend": "ascend",
     "openvino": "openvino_",
     "ort": "ort_",
     "rknn": "rknn_",

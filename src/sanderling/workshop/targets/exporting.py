@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from importlib.metadata import version as version_of
 from pathlib import Path
 from typing import Any
 
@@ -99,8 +100,6 @@ def _record(
     options: Mapping[str, str],
     rewrites: list[Refusal],
 ) -> dict[str, Any]:
-    from sanderling import __version__
-
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     named = {path.relative_to(folder).as_posix(): path for path in files}
     if named.keys() != exported.files.keys():
@@ -108,7 +107,7 @@ def _record(
         raise EngineError(f"target '{found.name}' wrote other files than it lists: {', '.join(strange)}")
     return {
         "schema_version": 1,
-        "sanderling": __version__,
+        "sanderling": version_of("sanderling"),
         "target": found.name,
         "device": device,
         "variants": list(variants),
