@@ -12,6 +12,7 @@ TARGETS = {
     "ascend": "ascend",
     "openvino": "openvino_",
     "ort": "ort_",
+    "rknn": "rknn_",
 }
 
 

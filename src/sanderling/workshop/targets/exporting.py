@@ -57,7 +57,7 @@ def export(
         require_accepted(refused, found.name, f"variant '{identifier}'")
     with replacing(folder) as made:
         made.mkdir()
-        exported = found.export(ExportRequest(package, made, device, variant, options, progress))
+        exported = found.export(ExportRequest(package, made.absolute(), device, variant, options, progress))
         _check_proofs(exported.proofs, found.name)
         rewrites = [refusal for refused in refusals.values() for refusal in refused]
         record = _record(exported, made, package, found, device, variants, options, rewrites)
@@ -118,6 +118,7 @@ def _record(
         "rewrites": [asdict(refusal) for refusal in rewrites],
         "remaining": list(exported.remaining),
         "next_steps": list(exported.next_steps),
+        "notes": list(exported.notes),
         "details": dict(exported.details),
         "files": {
             name: {"what": exported.files[name], "sha256": sha256_of(path), "size_bytes": path.stat().st_size}

@@ -15,6 +15,7 @@ from sanderling.model.graph import input_specs, read_graph, write_graph
 from sanderling.model.package import Package
 from sanderling.model.rows import with_rows
 from sanderling.run.engines import engine, known_engine
+from sanderling.run.engines.base import EngineOptions
 from sanderling.run.engines.openvino_ import openvino_core
 from sanderling.workshop.targets.base import Exported, ExportRequest, Proof, Refusal, Tool, chosen_variant
 from sanderling.workshop.targets.fixed_rows import FixedRows, batch_of, dynamic_refusals
@@ -46,9 +47,8 @@ class OpenVinoIr:
 
     def check(self, model: onnx.ModelProto, device: str) -> tuple[Refusal, ...]:
         """What OpenVINO does not read; an NPU takes fixed shapes only."""
-        engine("openvino")
         fixed = dynamic_refusals(model, "an NPU") if device == "npu" else ()
-        return (*engine_refusals("openvino", model), *fixed)
+        return (*engine_refusals("openvino", model, EngineOptions(threads=1)), *fixed)
 
     def export(self, request: ExportRequest) -> Exported:
         """Convert, save, and run the golden vectors on the saved file."""
@@ -68,9 +68,15 @@ class OpenVinoIr:
             files={file.name: f"graph of variant '{variant.id}'", f"{file.stem}.bin": "its weights"},
             tool=f"openvino {version}",
             proofs=(_proof(file, request.package, variant.id, rows, f"OpenVINO {version} on {platform.machine()}"),),
-            remaining=(f"that it compiles and computes the same on {request.device}", "latency and memory there"),
+            remaining=_remaining(request.device),
             next_steps=(f"benchmark_app -m {file.name} -d {request.device.upper()} -hint latency",),
         )
+
+
+def _remaining(device: str) -> tuple[str, ...]:
+    if device == "cpu":
+        return ("latency and memory on the device's processor",)
+    return (f"that it compiles for a {device.upper()} and computes the same there", "latency and memory there")
 
 
 class _Ir:

@@ -46,7 +46,7 @@ class Ort:
 
     def check(self, model: onnx.ModelProto, device: str) -> tuple[Refusal, ...]:  # noqa: ARG002 - both take the same
         """What ONNX Runtime has no kernel for."""
-        return engine_refusals("onnxruntime", model)
+        return engine_refusals("onnxruntime", model, EngineOptions(threads=1))
 
     def export(self, request: ExportRequest) -> Exported:
         """Optimise, write, list the operators, and run the golden vectors on the file."""
