@@ -16,7 +16,7 @@ function checkedHost(options, modules) {
   const host = ts.createIncrementalCompilerHost(options);
   host.resolveModuleNames = (names, importer) => names.map((name) => {
     const file = modules.get(name);
-    return file ? { resolvedFileName: file, extension: path.extname(file) } : resolveImport(name, importer);
+    return file ? { resolvedFileName: file, extension: file.endsWith('.d.ts') ? '.d.ts' : path.extname(file) } : resolveImport(name, importer);
   });
   const unmarked = { fileNeedCheck: false, checkPayload: undefined, currentFileName: '' };
   host.getJsDocNodeCheckedConfig = () => ({ nodeNeedCheck: false, checkConfig: [] });
