@@ -43,14 +43,12 @@ class RuntimeExecutable:
         self._copied = CopyCount()
         self._graphs: OrderedDict[Shapes, NativeGraph] = OrderedDict()
         graph = load()
-        self._fresh: NativeGraph | None = graph  # with no shapes yet
+        self._fresh: NativeGraph | None = graph  # not run yet: only then may it be resized
         self._fed = graph.inputs()
+        self._own: Shapes = tuple(tensor.shape for tensor in self._fed)
         self.inputs = tuple(_spec(tensor.name, tensor.dtype, tensor.shape) for tensor in self._fed)
         self.outputs = tuple(_spec(tensor.name, tensor.dtype, ()) for tensor in graph.outputs())
         self.placement = Placement("cpu", {DeviceKind.CPU: 1.0})
-        if not any(spec.dynamic_axes for spec in self.inputs):
-            self._graphs[tuple(tensor.shape for tensor in self._fed)] = graph
-            self._fresh = None
 
     @property
     def copied_bytes(self) -> int:
@@ -87,7 +85,8 @@ class RuntimeExecutable:
             while len(self._graphs) >= self._most:
                 self._graphs.popitem(last=False)[1].close()
             graph, self._fresh = self._fresh or self._load(), None
-            graph.resize(shapes)
+            if shapes != self._own:
+                graph.resize(shapes)
             self._graphs[shapes] = graph
         self._graphs.move_to_end(shapes)
         return self._graphs[shapes]

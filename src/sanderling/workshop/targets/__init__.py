@@ -8,6 +8,7 @@ from sanderling.core.errors import OptionError
 from sanderling.workshop.targets.base import Target
 
 TARGETS = {
+    "harmonyos": "harmonyos",
     "ort": "ort_",
 }
 
