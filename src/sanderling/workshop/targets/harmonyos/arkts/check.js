@@ -1,9 +1,16 @@
-// usage: node check.js FOLDER MODULE=FILE…   One JSON object: the type checker's and the linter's findings in `.ets` files below FOLDER.
-// MODULE=FILE says which file an import of that name means, such as sanderling=sanderling/Index.ets.
+// usage: node check.js FOLDER MODULE=FILE…   One JSON object: the type checker's and the linter's findings in `.ets` files
+// below FOLDER. MODULE=FILE says which file an import of that name means, such as sanderling=sanderling/Index.ets.
 'use strict';
 const fs = require('fs');
 const path = require('path');
 const { ts, DECLARATIONS, checkOptions, resolveImport } = require('./compiler');
+
+const UNREAD = 6133;
+
+/** Whether a finding says that nobody reads a page: the system does. */
+function isPage({ code, file, start }) {
+  return code === UNREAD && file.text.startsWith('struct', file.text.lastIndexOf('\n', start) + 1);
+}
 
 function filesBelow(folder) {
   return fs.readdirSync(folder, { withFileTypes: true }).flatMap((entry) => {
@@ -16,7 +23,8 @@ function checkedHost(options, modules) {
   const host = ts.createIncrementalCompilerHost(options);
   host.resolveModuleNames = (names, importer) => names.map((name) => {
     const file = modules.get(name);
-    return file ? { resolvedFileName: file, extension: file.endsWith('.d.ts') ? '.d.ts' : path.extname(file) } : resolveImport(name, importer);
+    if (!file) return resolveImport(name, importer);
+    return { resolvedFileName: file, extension: file.endsWith('.d.ts') ? '.d.ts' : path.extname(file) };
   });
   const unmarked = { fileNeedCheck: false, checkPayload: undefined, currentFileName: '' };
   host.getJsDocNodeCheckedConfig = () => ({ nodeNeedCheck: false, checkConfig: [] });
@@ -42,23 +50,28 @@ function finding(diagnostic, folder, by) {
 
 function main([folder, ...pairs]) {
   const root = path.resolve(folder);
-  const modules = new Map(pairs.map((pair) => pair.split('=')).map(([name, file]) => [name, path.resolve(root, file)]));
+  const named = pairs.map((pair) => pair.split('='));
+  const modules = new Map(named.map(([name, file]) => [name, path.resolve(root, file)]));
   const files = filesBelow(root);
-  const globals = fs.readdirSync(DECLARATIONS).filter((name) => name.startsWith('global')).map((name) => path.join(DECLARATIONS, name));
+  const known = fs.readdirSync(DECLARATIONS).filter((name) => name.startsWith('global'));
+  const roots = [...files, ...known.map((name) => path.join(DECLARATIONS, name))];
   const options = checkOptions(true);
-  const builder = ts.createIncrementalProgram({ rootNames: [...files, ...globals], options, host: checkedHost(options, modules) });
+  const builder = ts.createIncrementalProgram({ rootNames: roots, options, host: checkedHost(options, modules) });
   const program = builder.getProgram();
   const sources = files.map((file) => program.getSourceFile(file));
-  const types = sources.flatMap((file) => [...program.getSyntacticDiagnostics(file), ...program.getSemanticDiagnostics(file)]);
+  const types = sources
+    .flatMap((file) => [...program.getSyntacticDiagnostics(file), ...program.getSemanticDiagnostics(file)])
+    .filter((each) => !isPage(each));
   const rules = ts.ArkTSLinter_1_1.runArkTSLinter(builder, undefined, () => {}, 'ArkTS_1_1');
   const own = new Set(files);
   const findings = [
     ...program.getOptionsDiagnostics().map((each) => finding(each, root, 'options')),
     ...types.map((each) => finding(each, root, 'types')),
-    ...rules.filter((each) => !each.file || own.has(path.resolve(each.file.fileName))).map((each) => finding(each, root, 'rules')),
+    ...rules.filter((each) => !each.file || own.has(path.resolve(each.file.fileName)))
+      .map((each) => finding(each, root, 'rules')),
   ];
-  const reported = { compiler: `ohos-typescript ${require('ohos-typescript/package.json').version}`, files: files.length, findings };
-  process.stdout.write(`${JSON.stringify(reported)}\n`);
+  const { version } = require('ohos-typescript/package.json');
+  process.stdout.write(`${JSON.stringify({ compiler: `ohos-typescript ${version}`, files: files.length, findings })}\n`);
 }
 
 main(process.argv.slice(2));

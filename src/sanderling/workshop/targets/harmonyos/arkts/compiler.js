@@ -1,4 +1,4 @@
-// The compiler of ArkTS with the options that the SDK gives it: `.ets` files, the words of declarative pages, the linter.
+// The compiler of ArkTS with the options that the SDK gives it: `.ets` files, declarative pages, and the linter.
 'use strict';
 const fs = require('fs');
 const path = require('path');

@@ -1,6 +1,6 @@
 // usage: node golden.js MODULE RAWFILE < JOB   Runs an exported package's self-test on the `.ets` files of MODULE.
-// JOB: {"elsewhere": {file: ONNX file}, "channelsLast": [inputs]}. Answers {"lanes": [report], "batched": [report]}: all golden
-// calls lane by lane, and all of them at once through the queue.
+// JOB: {"elsewhere": {file: ONNX file}, "channelsLast": [inputs]}. Answers {"lanes": [report], "batched": report}: all
+// golden calls lane by lane, and all of them at once through the queue.
 'use strict';
 const fs = require('fs');
 const path = require('path');
@@ -28,7 +28,8 @@ async function main([module_, rawfile]) {
   const job = JSON.parse(fs.readFileSync(0, 'utf8'));
   control.channelsLast = job.channelsLast;
   const { Session, RawFiles, selfTest } = require(path.join(own, 'Index.ets'));
-  const session = await Session.open({ files: new RawFiles(resourceManager(path.resolve(rawfile), job.elsewhere)), threads: 1 });
+  const files = new RawFiles(resourceManager(path.resolve(rawfile), job.elsewhere));
+  const session = await Session.open({ files, threads: 1 });
   const lanes = await selfTest(session);
   control.calls.length = 0;
   const together = await batched(own, session);

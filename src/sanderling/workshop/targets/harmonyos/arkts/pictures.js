@@ -1,6 +1,6 @@
 // usage: node pictures.js ETS_FOLDER < JOBS   Preprocesses frames on the `.ets` files of ETS_FOLDER.
-// JOBS is a JSON list of {frame: {width, height, order, stride, base64}, preprocessing, channelsLast, matrix}; answers a JSON list
-// of {shape, base64}.
+// JOBS is a JSON list of {frame: {width, height, order, stride, base64}, preprocessing, channelsLast, matrix}; answers a
+// JSON list of {shape, base64}.
 'use strict';
 const fs = require('fs');
 const path = require('path');
