@@ -1,5 +1,5 @@
-// usage: node check.js FOLDER MODULE=FILE…   One JSON object: the type checker's and the linter's findings in `.ets` files
-// below FOLDER. MODULE=FILE says which file an import of that name means, such as sanderling=sanderling/Index.ets.
+// usage: node check.js FOLDER MODULE=FILE…   One JSON object: the type checker's and the linter's findings in `.ets`
+// files below FOLDER. MODULE=FILE says which file an import of that name means, such as sanderling=sanderling/Index.ets.
 'use strict';
 const fs = require('fs');
 const path = require('path');

@@ -1,6 +1,6 @@
-// usage: node golden.js MODULE RAWFILE < JOB   Runs an exported package's self-test on the `.ets` files of MODULE.
-// JOB: {"elsewhere": {file: ONNX file}, "channelsLast": [inputs]}. Answers {"lanes": [report], "batched": report}: all
-// golden calls lane by lane, and all of them at once through the queue.
+// usage: node golden.js MODULE RAWFILE JOB   Runs an exported package's self-test on the `.ets` files of MODULE.
+// JOB is a file: {"elsewhere": {file: ONNX file}, "channelsLast": [inputs], "optimization": level of ONNX Runtime}. Answers
+// {"lanes": [report], "batched": report}: all golden calls lane by lane, and all of them at once through the queue.
 'use strict';
 const fs = require('fs');
 const path = require('path');
@@ -23,10 +23,11 @@ async function batched(own, session) {
   return { calls: calls.length, error: Math.max(...errors), tolerance, largestBatch: rows };
 }
 
-async function main([module_, rawfile]) {
+async function main([module_, rawfile, jobFile]) {
   const own = path.resolve(module_);
-  const job = JSON.parse(fs.readFileSync(0, 'utf8'));
+  const job = JSON.parse(fs.readFileSync(jobFile, 'utf8'));
   control.channelsLast = job.channelsLast;
+  control.optimization = job.optimization;
   const { Session, RawFiles, selfTest } = require(path.join(own, 'Index.ets'));
   const files = new RawFiles(resourceManager(path.resolve(rawfile), job.elsewhere));
   const session = await Session.open({ files, threads: 1 });

@@ -1,5 +1,5 @@
-// usage: node vectors.js POLICY_FOLDER < CASES   Replays decisions on the `.ets` files of POLICY_FOLDER.
-// CASES is a JSON list of {function: "file.name", arguments: [in order]}; answers one JSON list with each result.
+// usage: node vectors.js POLICY_FOLDER CASES   Replays decisions on the `.ets` files of POLICY_FOLDER.
+// CASES is a file with a JSON list of {function: "file.name", arguments: [in order]}; answers one JSON list with each result.
 'use strict';
 const fs = require('fs');
 const path = require('path');
@@ -26,8 +26,8 @@ function given(value) {
   return value === Infinity ? 'Infinity' : value === -Infinity ? '-Infinity' : value;
 }
 
-function main([folder]) {
-  const answers = JSON.parse(fs.readFileSync(0, 'utf8')).map((each) => {
+function main([folder, cases]) {
+  const answers = JSON.parse(fs.readFileSync(cases, 'utf8')).map((each) => {
     const [file, name] = each.function.split('.');
     const called = require(path.resolve(folder, `${file}.ets`))[camel(name)];
     if (called === undefined) throw new Error(`${file}.ets has no function ${camel(name)}`);

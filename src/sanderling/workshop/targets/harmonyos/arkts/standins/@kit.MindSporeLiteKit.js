@@ -14,7 +14,9 @@ const KINDS = {
   int8: [DataType.NUMBER_TYPE_INT8, Int8Array], float64: [DataType.NUMBER_TYPE_FLOAT64, Float64Array],
 };
 
-const control = { accelerators: [], channelsLast: [], loads: [], calls: [], onLoad: undefined, onPredict: undefined };
+const control = {
+  accelerators: [], channelsLast: [], optimization: 'all', loads: [], calls: [], onLoad: undefined, onPredict: undefined,
+};
 
 const moved = (shape) => [shape[0], shape[2], shape[3], shape[1]];
 const restored = (shape) => [shape[0], shape[3], shape[1], shape[2]];
@@ -39,7 +41,8 @@ class Tensor {
   }
 
   setData(data) {
-    if (data.byteLength !== this.dataSize) throw new Error(`${this.name}: ${data.byteLength} bytes, not ${this.dataSize}`);
+    const bytes = data.byteLength;
+    if (bytes !== this.dataSize) throw new Error(`${this.name}: ${bytes} bytes, not ${this.dataSize}`);
     this.data = data.slice(0);
   }
 }
@@ -109,7 +112,9 @@ const mindSporeLite = {
     const device = id === null ? 'cpu' : control.accelerators.find((each) => BigInt(each.id) === id).name;
     control.loads.push(device);
     if (control.onLoad) control.onLoad(device);
-    const options = { executionProviders: ['cpu'], graphOptimizationLevel: 'basic', intraOpNumThreads: 1 };
+    const options = {
+      executionProviders: ['cpu'], graphOptimizationLevel: control.optimization, intraOpNumThreads: 1, logSeverityLevel: 3,
+    };
     return new Model(await ort.InferenceSession.create(new Uint8Array(data), options), device);
   },
 };
