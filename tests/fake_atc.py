@@ -37,7 +37,7 @@ _FAILED = "ATC run failed, Please check the detail log, Try 'atc --help' for mor
 _PRINTED = {
     "E16002": "E16002: [PID: 10490] 2026-12-01-09:02:18.501.341 No ONNX parser is registered for optype [Gelu].\n"
     "        Solution: Submit an issue to request for the support of this operator type.",
-    "E10011": "E10011: Value [input:0,3] for parameter --input_shape is invalid. Shape values must be positive integers.",
+    "E10011": "E10011: Value [input:0,3] for parameter --input_shape is invalid.",
     "E19999": "E19999: Unknown error occurred. Please check the log.",
     "strange": "Segment library is missing",
 }
@@ -53,12 +53,12 @@ def install(folder: Path) -> Path:
 
 def main(arguments: list[str]) -> int:
     """Do as the variable says; returns the exit code."""
-    print("ATC start working now, please wait for a moment.")
+    _say("ATC start working now, please wait for a moment.")
     flags = {}
     for argument in arguments:
         name, _, value = argument.removeprefix("--").partition("=")
         if not argument.startswith("--") or name not in FLAGS:
-            print(f"ERROR: unknown command line flag '{name}'", file=sys.stderr)
+            sys.stderr.write(f"ERROR: unknown command line flag '{name}'\n")
             return 1
         flags[name] = value
     wish = os.environ.get("FAKE_ATC", "ok")
@@ -66,23 +66,29 @@ def main(arguments: list[str]) -> int:
     absent = next((flags[name] for name in _FILES if name in flags and not Path(flags[name]).is_file()), None)
     if missing or absent:
         code = "E10410: File {} does not exist." if absent else "E10054: The required parameter {} for ATC is empty."
-        print(_FAILED, code.format(absent or missing), sep="\n")
+        _say(_FAILED, code.format(absent or missing))
         return 1
     if wish == "crash":
-        print("free(): invalid pointer", file=sys.stderr, flush=True)
+        sys.stderr.write("free(): invalid pointer\n")
+        sys.stderr.flush()
         os.kill(os.getpid(), signal.SIGABRT)
     if wish == "hang":
         child = subprocess.Popen(["sleep", "600"])
         Path("child.pid").write_text(str(child.pid))
         time.sleep(600)
     if wish in _PRINTED:
-        print(_FAILED, _PRINTED[wish], sep="\n")
+        _say(_FAILED, _PRINTED[wish])
         return 1
     if wish == "ok":
         Path(f"{flags['output']}.om").write_text(json.dumps({"made by": "a fake atc", **flags}))
     Path("fusion_result.json").write_text("{}")
-    print("ATC run success, welcome to the next use.")
+    _say("ATC run success, welcome to the next use.")
     return 0
+
+
+def _say(*lines: str) -> None:
+    sys.stdout.write("".join(f"{line}\n" for line in lines))
+    sys.stdout.flush()
 
 
 if __name__ == "__main__":
