@@ -12,6 +12,7 @@ from sanderling.cli.output import ANSWER_IS_NO, print_result, reporting_errors
 from sanderling.cli.policy import policy
 from sanderling.cli.replaying import replay
 from sanderling.cli.serving import serve
+from sanderling.cli.text import chat, generate
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -440,6 +441,8 @@ def devices(
 
 app.command()(replay)
 app.command()(serve)
+app.command()(generate)
+app.command()(chat)
 
 
 @app.command()
