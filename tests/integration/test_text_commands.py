@@ -105,4 +105,5 @@ def test_chat_at_a_terminal_asks_and_survives_a_conversation_that_is_too_long(en
 
 def test_a_missing_engine_is_named(sanderling, chat_package):
     done = sanderling("generate", chat_package, "--prompt", "a", without=["onnxruntime_genai"])
-    assert done.code != 0
+    assert done.code == 3
+    assert "pip install 'sanderling[text]'" in done.error

@@ -104,6 +104,8 @@ def build(
     trust_pickle: Annotated[
         bool, typer.Option("--trust-pickle", help="Load a pickled module: it runs its code.")
     ] = False,
+    task: Annotated[str | None, typer.Option(help="embeddings: a model of sentences, with --tokenizer.")] = None,
+    tokenizer: Annotated[Path | None, typer.Option(help="tokenizer.json of a model of sentences.")] = None,
     threads: Threads = 0,
     repeats: Annotated[int, typer.Option(min=1, help="Timed calls of each variant.")] = 100,
     seed: Annotated[int, typer.Option(min=0, help="Of everything random.")] = 0,
@@ -142,6 +144,8 @@ def build(
                 preprocess=preprocess,
                 labels=labels,
                 trust_pickle=trust_pickle,
+                task=task,
+                tokenizer=tokenizer,
                 threads=threads,
                 repeats=repeats,
                 seed=seed,
