@@ -11,12 +11,14 @@ import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
+import numpy as np
 import openai
 import psutil
 import pytest
 
 from tests.engines import wait_until
 from tests.tiny_text import CONTEXT
+from tests.unit.serve.packages import classifier_package
 
 MESSAGES = [{"role": "user", "content": "what is the capital of France?"}]
 CONVERSATIONS = 50
@@ -43,8 +45,9 @@ def serving(*packages: object):
 
 
 @pytest.fixture(scope="module")
-def served(chat_package):
-    with serving(chat_package) as (process, port):
+def served(chat_package, sentence_package, tmp_path_factory):
+    picture = classifier_package(tmp_path_factory.mktemp("tiny") / "tiny.sdl").path
+    with serving(chat_package, sentence_package, picture) as (process, port):
         yield process, port
 
 
@@ -150,9 +153,39 @@ def test_an_answer_keeps_a_json_schema(client):
 
 
 def test_models_are_listed_and_found(client):
-    assert [model.id for model in client.models.list()] == ["chat"]
+    assert [model.id for model in client.models.list()] == ["chat", "sentences"]
     assert client.models.retrieve("chat").owned_by == "sanderling"
     assert client.models.retrieve("chat:1").id == "chat:1"
+    with pytest.raises(openai.NotFoundError, match="model 'tiny' takes tensors"):
+        client.models.retrieve("tiny")
+
+
+def test_texts_are_embedded_one_and_several_in_both_forms(client):
+    one = client.embeddings.create(model="sentences", input="a small bird")  # the client asks for base64
+    assert one.usage.prompt_tokens == 3
+    several = client.embeddings.create(model="sentences", input=["fish", "a small bird"], encoding_format="float")
+    assert [each.index for each in several.data] == [0, 1]
+    np.testing.assert_allclose(several.data[1].embedding, one.data[0].embedding, atol=1e-6)
+    tokens = client.embeddings.create(model="sentences", input=[[6], [2, 3, 5]], dimensions=4)
+    np.testing.assert_allclose(tokens.data[1].embedding, one.data[0].embedding, atol=1e-6)
+    np.testing.assert_allclose(np.linalg.norm(one.data[0].embedding), 1, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("changed", "parameter", "code", "told"),
+    [
+        ({"input": ""}, None, None, "is empty"),
+        ({"input": []}, "input", None, "at least 1 item"),
+        ({"input": "bird " * 9}, None, "context_length_exceeded", "has 9 tokens: at most 8 are embedded"),
+        ({"input": [99]}, None, None, "token 99 is not in the vocabulary: ids are 0 to 7"),
+        ({"dimensions": 3}, "dimensions", None, "is 3: this model's embeddings have 4"),
+    ],
+)
+def test_what_cannot_be_embedded_is_openais_error(client, changed, parameter, code, told):
+    with pytest.raises(openai.BadRequestError) as error:
+        client.embeddings.create(**{"model": "sentences", "input": "fish", "encoding_format": "float", **changed})
+    assert (error.value.param, error.value.code) == (parameter, code)
+    assert told in error.value.body["message"]
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -237,7 +270,7 @@ def test_metrics_and_readiness_count_a_language_model_as_any(client, served):
     assert metric(port, "sanderling_tokens_total") == before + 7
     assert metric(port, "sanderling_first_token_seconds_count") > 0
     assert metric(port, "sanderling_text_decode_tokens_per_second") > 0
-    assert metric(port, "sanderling_model_ready") == 1
+    assert metric(port, "sanderling_model_ready") == 3
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/v2/models/chat/ready") as answer:
         assert answer.status == 200
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/v1/live/now") as answer:

@@ -32,12 +32,15 @@ class TextSpec(BaseModel):
     chat_template: bool = True
 
 
+EMBEDDING_INPUTS = ("input_ids", "attention_mask", "token_type_ids")
+
+
 class EmbeddingSpec(BaseModel):
     """How texts become the inputs of a model that embeds them, and its outputs their embeddings.
 
     Attributes:
         tokenizer: file of the package, as the ``tokenizers`` library has it.
-        longest: most tokens of a text.
+        longest: most tokens of a text, to which shorter ones are filled up.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")

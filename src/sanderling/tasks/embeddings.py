@@ -9,13 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from sanderling.core.errors import ContextError, ModelError, OptionError, UnavailableError, first_line
+from sanderling.core.errors import ContextError, OptionError
 from sanderling.core.tensor import Array, Feeds
 from sanderling.model.manifest import Manifest
-from sanderling.model.text import EmbeddingSpec
+from sanderling.model.text import EMBEDDING_INPUTS, EmbeddingSpec
 from sanderling.run.session import Session, load
+from sanderling.run.text.tokenizer import read_tokenizer
 
-_IDS, _MASK, _SEGMENTS = "input_ids", "attention_mask", "token_type_ids"
+_IDS, _MASK, _SEGMENTS = EMBEDDING_INPUTS
 _LEAST_NORM = 1e-12
 
 
@@ -69,15 +70,10 @@ class TextEncoder:
         return ids
 
     def feeds(self, ids: Sequence[int]) -> dict[str, Array]:
-        """Inputs of one row, filled up where the model takes one length alone."""
-        wanted = self._inputs[_IDS].shape[1]
-        size = wanted if isinstance(wanted, int) else len(ids)
+        """Inputs of one row, filled up to the length that the model takes."""
         rows = {_IDS: list(ids), _MASK: [1] * len(ids), _SEGMENTS: [0] * len(ids)}
-        return {
-            name: np.array([values + [0] * (size - len(ids))], dtype=self._inputs[name].dtype)
-            for name, values in rows.items()
-            if name in self._inputs
-        }
+        filling = [0] * (self._spec.longest - len(ids))
+        return {name: np.array([rows[name] + filling], dtype=spec.dtype) for name, spec in self._inputs.items()}
 
     def embedding(self, outputs: Feeds, count: int) -> Array:
         """The embedding of a row, float32, of length 1: the mean over its tokens where the model does not take it.
@@ -137,23 +133,3 @@ class Embedder:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-def read_tokenizer(path: Path) -> Any:  # noqa: ANN401 - the library is untyped
-    """A tokenizer that neither cuts nor fills up.
-
-    Raises:
-        ModelError: the file is none.
-        UnavailableError: ``tokenizers`` is not installed.
-    """
-    try:
-        from tokenizers import Tokenizer
-    except ImportError as error:
-        raise UnavailableError("embedding texts needs 'tokenizers': pip install 'sanderling[text]'") from error
-    try:
-        tokenizer = Tokenizer.from_file(str(path))
-    except Exception as error:
-        raise ModelError(f"{path} is no tokenizer: {first_line(error)}; expected a tokenizer.json") from error
-    tokenizer.no_truncation()
-    tokenizer.no_padding()
-    return tokenizer

@@ -12,7 +12,7 @@ import numpy as np
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from sanderling.core.tensor import Array
+from sanderling.core.tensor import Array, TensorSpec
 from sanderling.run.session import Session
 from sanderling.serve.openai.answers import Embedding, EmbeddingList, EmbeddingUsage
 from sanderling.serve.openai.errors import ParameterError
@@ -38,9 +38,9 @@ class Embeddings:
         model = find_model(self._plane, asked.model)
         embedding_spec(model.session.manifest)
         encoder = await asyncio.to_thread(self._encoder, model.tensors)
+        _check_dimensions(asked.dimensions, model.tensors.outputs[0])
         rows = await asyncio.to_thread(lambda: [encoder.ids(each) for each in asked.inputs])
         vectors = await asyncio.gather(*(self._vector(model, encoder, ids) for ids in rows))
-        _check_dimensions(asked.dimensions, vectors[0].size)
         tokens = sum(map(len, rows))
         found = EmbeddingList(
             data=tuple(
@@ -64,7 +64,8 @@ class Embeddings:
         return encoder.embedding(outputs, len(ids))
 
 
-def _check_dimensions(wanted: int | None, width: int) -> None:
+def _check_dimensions(wanted: int | None, output: TensorSpec) -> None:
+    width = output.shape[-1]
     if wanted is not None and wanted != width:
         raise ParameterError(f"parameter 'dimensions' is {wanted}: this model's embeddings have {width}", "dimensions")
 

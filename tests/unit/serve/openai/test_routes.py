@@ -7,8 +7,9 @@ import time
 
 import pytest
 
-from sanderling.core.errors import EngineError, QueueFullError
+from sanderling.core.errors import EngineError
 from sanderling.run.text import pooled
+from sanderling.run.text.session import TextLimits
 from sanderling.serve.settings import Settings
 from tests.alphabet_package import alphabet_package
 from tests.engines import wait_until
@@ -137,10 +138,9 @@ def test_too_many_requests_are_told_to_come_again(server, model):
     text = server.services.plane.model("alphabet").text
     model.before = lambda _: time.sleep(SLOW_S)
     port = server.ends["http"].port
-    streams = []
-    with pytest.raises(QueueFullError):
-        while True:
-            streams.append(text.start("A"))
+    streams = [text.start("A")]
+    while text.statistics().waiting < TextLimits().waiting:
+        streams.append(text.start("A"))
     answer = ask(port, complete())
     assert (answer.status, answer.error["type"]) == (503, "overloaded_error")
     assert answer.headers["retry-after"] == "1"
@@ -181,3 +181,20 @@ def test_what_is_no_text_model_is_not_listed_and_not_asked(server):
     answer = ask(port, get("/v1/models/alphabet:7"))
     assert (answer.status, answer.error["code"]) == (404, "model_not_found")
     assert "has no version '7': available are 1" in answer.error["message"]
+
+
+def test_a_repository_serves_text_and_swaps_its_versions(model, tmp_path):
+    repository = tmp_path / "repository"
+    (repository / "alphabet").mkdir(parents=True)
+    alphabet_package(repository / "alphabet" / "1.sdl")
+    settings = Settings((), repository=repository, http_port=0, grpc_port=None, metrics_port=None)
+    with running(settings) as server:
+        port = server.ends["http"].port
+        assert ask(port, complete()).json["choices"][0]["text"] == "wxyz"
+        alphabet_package(repository / "alphabet" / "2.sdl")
+        load = post("/v2/repository/models/alphabet/load", Authorization=f"Bearer {settings.token}")
+        assert ask(port, load).status == 200
+        assert [card["id"] for card in ask(port, get("/v1/models")).json["data"]] == ["alphabet:1", "alphabet"]
+        assert server.services.plane.default_version("alphabet") == "2"
+        assert ask(port, complete(model="alphabet:1")).json["choices"][0]["text"] == "wxyz"
+    assert model.is_closed

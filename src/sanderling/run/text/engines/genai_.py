@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from sanderling.core.errors import EngineError, ModelError, OptionError, first_line
+from sanderling.core.errors import EngineError, ModelError, OptionError, UnavailableError, first_line
 from sanderling.core.machine import usable_cores
 from sanderling.core.tensor import Array
 from sanderling.model.text import TextSpec
@@ -344,8 +344,10 @@ class GenAiStreamDecoder:
 
 
 def _genai() -> Any:  # noqa: ANN401 - untyped
-    import onnxruntime_genai
-
+    try:
+        import onnxruntime_genai
+    except ImportError as error:
+        raise UnavailableError("this package needs onnxruntime-genai: pip install 'sanderling[text]'") from error
     onnxruntime_genai.disable_telemetry_events()
     return onnxruntime_genai
 
