@@ -480,13 +480,13 @@ class Runtime:
             now_ms = self._now_ms()
             dispatch = self._dispatcher.next(now_ms)
             if dispatch is not None:
-                batch = self._begin(dispatch, is_runners=True)
+                begun = self._begin(dispatch, is_runners=True)
                 self._room.notify_all()
-                if batch is None:
+                if begun is None:
                     continue
                 if self._dispatcher.waiting:
                     self._wake()
-                return batch
+                return begun
             if self._dispatcher.dropped:
                 return None
             wake_ms = self._dispatcher.wake_ms()
