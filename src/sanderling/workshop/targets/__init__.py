@@ -9,7 +9,10 @@ from sanderling.workshop.targets.base import Target
 
 TARGETS = {
     "harmonyos": "harmonyos",
+    "ascend": "ascend",
+    "openvino": "openvino_",
     "ort": "ort_",
+    "rknn": "rknn_",
 }
 
 
