@@ -244,17 +244,17 @@ class _Export:
 
     def _run(self, variant: Variant, file: Path, rows: int) -> Proof:
         on = f"MindSpore Lite {library.VERSION} on {platform.machine()}"
-        with opened(file, self.package.manifest.outputs, repeats=self._repeats(rows)) as runtime:
+        with opened(file, self.package.manifest.outputs, blocks=self._blocks(rows)) as runtime:
             proof = golden_proof(runtime, self.package, variant.id, on=on)
         return Proof(f"{file.name}: {proof.what}", proof.on, proof.value, proof.limit, passed=proof.passed)
 
     def _resizes(self, variant: Variant, file: Path, rows: int) -> bool:
-        """Whether the file computes the same for one more repeat of the golden rows."""
+        """Whether the file computes the same for one more block of rows."""
         if not any(spec.dynamic_axes[:1] == (0,) for spec in self.package.manifest.inputs):
             return False
         golden, tolerance = self.package.golden(), self.package.manifest.golden.tolerance[variant.id]
         try:
-            with opened(file, self.package.manifest.outputs, repeats=self._repeats(rows) + 1) as runtime:
+            with opened(file, self.package.manifest.outputs, blocks=self._blocks(rows) + 1) as runtime:
                 wrong = wrong_outputs(runtime, golden, variant.id, tolerance)
         except SanderlingError as error:
             wrong = str(error)
@@ -262,7 +262,7 @@ class _Export:
             self.progress.event(Event(kind="not-resizable", subject=file.name, reason=wrong))
         return wrong is None
 
-    def _repeats(self, rows: int) -> int:
+    def _blocks(self, rows: int) -> int:
         own = _golden_rows(self.package)
         if rows % own:
             raise OptionError(f"batch {rows}: the golden vectors have {own} rows, of which it must be a multiple")
