@@ -63,6 +63,8 @@ def build(
     preprocess: str | None = None,
     labels: str | None = None,
     trust_pickle: bool = False,
+    task: str | None = None,
+    tokenizer: str | Path | None = None,
     threads: int = 0,
     repeats: int = 100,
     seed: int = 0,
@@ -92,6 +94,8 @@ def build(
         preprocess: ``imagenet``, ``unit``, JSON or a file of it.
         labels: a file with one class a line, or ``imagenet``.
         trust_pickle: allow a pickled module, which runs code from its file.
+        task: ``embeddings`` for a model of sentences, whose package holds its tokenizer.
+        tokenizer: ``tokenizer.json`` of that model.
         threads: of each measured call; 0 means all usable cores.
         repeats: timed calls of each variant.
         seed: of everything random.
@@ -124,6 +128,8 @@ def build(
         preprocess=preprocess,
         labels=labels,
         trust_pickle=trust_pickle,
+        task=task,
+        tokenizer=Path(tokenizer) if tokenizer else None,
         threads=threads,
         repeats=repeats,
         seed=seed,

@@ -7,15 +7,20 @@ import signal
 import sys
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from sanderling.core.errors import EngineError, OptionError, SanderlingError, UnavailableError
-from sanderling.run.pool import Pool
+from sanderling.model.package import Package
+from sanderling.run.pool import Member, Pool
 from sanderling.run.runtime import TimedEvent
-from sanderling.run.session import Session
-from sanderling.serve.admission import Admission
+from sanderling.run.text.pooled import PooledText
+from sanderling.serve.admission import Admission, warm_text
+from sanderling.serve.control import DESCRIPTION as CONTROL
+from sanderling.serve.dashboard import DESCRIPTION as DASHBOARD
 from sanderling.serve.dashboard import dashboard_routes
 from sanderling.serve.data_plane import DataPlane
+from sanderling.serve.http.operations import VERSIONS
 from sanderling.serve.http.routes import make_app
 from sanderling.serve.http.server import HttpServer
 from sanderling.serve.http.versions import version_routes
@@ -98,6 +103,7 @@ class Server:
         await asyncio.gather(*(end.stop(drain_s) for end in self.ends.values()))
         if self._reporter is not None:
             self._reporter.cancel()
+        self.services.aside.close()
         await asyncio.to_thread(self._close, drain_s if self.services.plane.pending else 0.0)
 
     def reload(self) -> None:
@@ -120,7 +126,7 @@ class Server:
     def _load(self) -> None:
         """Load every package under its own name, and run its golden vectors once."""
         for path in self.settings.packages:
-            session = self.pool.load(path, threads=self.settings.threads)
+            session = load_any(self.pool, path, threads=self.settings.threads)
             name = session.manifest.name
             if name in {model.name for model in self.services.plane.models}:
                 raise OptionError(f"two packages are called '{name}': serve one of them, or build it with another name")
@@ -147,7 +153,7 @@ class Server:
             extra: list[BaseRoute] = list(dashboard_routes(self.services, self.live, self.metrics))
             if self._repository is not None:
                 extra += version_routes(self.services, self._repository)
-            http = HttpServer(self.services, make_app(self.services, extra))
+            http = HttpServer(self.services, make_app(self.services, extra, [DASHBOARD, CONTROL, VERSIONS]))
             await http.start()
             self.ends["http"] = http
         if settings.metrics_port is not None:
@@ -173,15 +179,25 @@ class Server:
                 self.services.log.info(event.kind, message, model=timed.model, subject=event.subject)
 
 
-def warm(session: Session, name: str) -> None:
-    """Run a package's first golden call, so that the first request is as quick as any.
+def load_any(pool: Pool, path: Path, *, threads: int) -> Member:
+    """Load a package, of a language model or of any other."""
+    if Package.open(path, check_files=False).manifest.text is not None:
+        return pool.load_text(path, threads=threads)
+    return pool.load(path, threads=threads)
+
+
+def warm(session: Member, name: str) -> None:
+    """Run a package's first golden call, or write a token, so that the first request is as quick as any.
 
     Raises:
         EngineError: it fails.
     """
-    golden = session.package.golden()
+    feeds = None if isinstance(session, PooledText) else session.package.golden().call(0)
     try:
-        session.run(golden.call(0))
+        if isinstance(session, PooledText):
+            warm_text(session)
+        elif feeds is not None:
+            session.run(feeds)
     except SanderlingError as error:
         raise EngineError(f"package '{name}' fails its first call: {error}") from error
 

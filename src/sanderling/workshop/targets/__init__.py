@@ -8,8 +8,11 @@ from sanderling.core.errors import OptionError
 from sanderling.workshop.targets.base import Target
 
 TARGETS = {
-    "ort": "ort_",
+    "harmonyos": "harmonyos",
     "ascend": "ascend",
+    "openvino": "openvino_",
+    "ort": "ort_",
+    "rknn": "rknn_",
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import platform
 from collections.abc import Mapping, Sequence
 from contextlib import closing
@@ -45,7 +46,7 @@ class Ort:
 
     def check(self, model: onnx.ModelProto, device: str) -> tuple[Refusal, ...]:  # noqa: ARG002 - both take the same
         """What ONNX Runtime has no kernel for."""
-        return engine_refusals("onnxruntime", model)
+        return engine_refusals("onnxruntime", model, EngineOptions(threads=1))
 
     def export(self, request: ExportRequest) -> Exported:
         """Optimise, write, list the operators, and run the golden vectors on the file."""
@@ -138,7 +139,11 @@ def _list_operators(
         applied = request.folder / "applied.ort"
         _convert(source, applied, request.device, level, "fixed")
         files.append(applied)
-    create_config_from_models(files, request.folder / _CONFIG, types)
+    listed = request.folder / _CONFIG
+    logging.getLogger("ort_format_model.utils").setLevel(logging.WARNING)
+    create_config_from_models(files, listed, types)
+    lines = [line for line in listed.read_text("utf-8").splitlines() if not line.startswith("#")]  # they name our files
+    listed.write_text("\n".join([f"# Operators of {file.name}", *lines, ""]), encoding="utf-8")
     for extra in files[1:]:
         extra.unlink()
 
