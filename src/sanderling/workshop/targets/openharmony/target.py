@@ -38,8 +38,8 @@ _TEMPLATE = {
     "run_on_device.sh": "hdc: push, run, fetch benchmark.json",
 }
 _NOTES = (
-    "OHOS SDKs with Clang 15 compile ONNX Runtime up to 1.16.3 as it is; later releases need Clang 16, or the changes "
-    + "that github.com/csukuangfj/onnxruntime-libs makes, whose libraries the runner takes too",
+    "OHOS SDKs with Clang 15 compile ONNX Runtime up to 1.16.3 as it is; later releases need Clang 16, or changes",
+    "github.com/csukuangfj/onnxruntime-libs has such changes and built libraries, which the runner takes too",
     "the runner opens libonnxruntime.so itself and needs no headers: any release from 1.11 on",
     "ONNX Runtime's glibc libraries do not load on OpenHarmony, whose C library is musl",
 )

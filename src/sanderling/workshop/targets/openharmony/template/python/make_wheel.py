@@ -68,7 +68,8 @@ def refused(tree: Path, python: str, platform: str) -> str:
 def write(tree: Path, version: str, python: str, platform: str, output: Path) -> Path:
     """Pack the tree with its metadata."""
     tag, info = f"{python}-{python}-{platform}", f"onnxruntime-{version}.dist-info"
-    target, record = output / f"onnxruntime-{version}-{tag}.whl", []
+    target = output / f"onnxruntime-{version}-{tag}.whl"
+    record: list[str] = []
     texts = {
         f"{info}/METADATA": METADATA.format(version=version),
         f"{info}/WHEEL": WHEEL.format(tag=tag),
