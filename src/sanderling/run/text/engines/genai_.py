@@ -62,6 +62,7 @@ class GenAiModel:
     def __init__(self, folder: Path, spec: TextSpec, threads: int) -> None:
         self.spec = spec
         self._folder, self._threads = folder, threads
+        self._least = _window(folder)
         self._model: Any = _load(folder, GRAPH, threads)
         with _translated("its tokenizer cannot be read", ModelError):
             self._tokenizer: Any = _genai().Tokenizer(self._model)
@@ -114,7 +115,7 @@ class GenAiModel:
             raise OptionError(f"capacity is {size}: expected 1 to {self.spec.context_length}, the model's context")
         if self._model is None:
             raise EngineError("genai: the model is closed; load the package again")
-        generation = GenAiGeneration(self._model, self.spec, Sampler(sampling), size)
+        generation = GenAiGeneration(self._model, self.spec, Sampler(sampling), size, least=self._least)
         self._generations.add(generation)
         return generation
 
@@ -132,15 +133,7 @@ class GenAiModel:
             raise EngineError("genai: the model is closed; load the package again")
         if not (self._folder / SCORING_GRAPH).is_file():
             raise ModelError(f"{self._folder} has no {SCORING_GRAPH}, which texts are scored with: build it again")
-        scoring = _load(self._folder, SCORING_GRAPH, self._threads)
-        generation = GenAiGeneration(scoring, self.spec, Sampler(GREEDY), len(ids))
-        found = []
-        for start in range(0, len(ids) - 1, _SCORED_TOKENS):
-            following = ids[start + 1 : start + 1 + _SCORED_TOKENS]
-            generation.append(ids[start : start + len(following)])
-            found.append(_log_probabilities(generation.all_logits(), following))
-        generation.close()
-        return np.concatenate(found)
+        return score(self._folder, SCORING_GRAPH, self.spec, [ids], threads=self._threads)[0]
 
     def close(self) -> None:
         """Close what is left of the generations, and give the weights back."""
@@ -152,11 +145,21 @@ class GenAiModel:
 class GenAiGeneration:
     """One sequence. A chosen token is read by the engine when the one after it is asked for."""
 
-    def __init__(self, model: Any, spec: TextSpec, sampler: Sampler, capacity: int) -> None:  # noqa: ANN401 - untyped
+    def __init__(
+        self,
+        model: Any,  # noqa: ANN401 - untyped
+        spec: TextSpec,
+        sampler: Sampler,
+        capacity: int,
+        *,
+        least: int = 0,
+    ) -> None:
+        """Reserve memory for ``capacity`` tokens, or for the ``least`` that the graph's attention asks for."""
         og = _genai()
+        size = max(capacity, least)
         with _translated("a sequence could not be started", EngineError):
             parameters = og.GeneratorParams(model)
-            parameters.set_search_options(do_sample=False, max_length=capacity, min_length=0, repetition_penalty=1.0)
+            parameters.set_search_options(do_sample=False, max_length=size, min_length=0, repetition_penalty=1.0)
             self._generator: Any = og.Generator(model, parameters)
         self._spec, self._sampler = spec, sampler
         self._capacity = capacity
@@ -278,6 +281,27 @@ class GenAiStreamDecoder:
         return str(self._tokenizer.decode(np.asarray(held, dtype=np.int32))) if held else ""
 
 
+def score(folder: Path, graph: str, spec: TextSpec, texts: Sequence[Sequence[int]], *, threads: int) -> list[Array]:
+    """Log-probabilities as of ``GenAiModel.score``, of several texts, by a graph that keeps every token's scores.
+
+    Raises:
+        ModelError: the graph is not one that the engine takes.
+        EngineError: execution failed.
+    """
+    model, least = _load(folder, graph, threads), _window(folder)
+    results = []
+    for ids in texts:
+        generation = GenAiGeneration(model, spec, Sampler(GREEDY), len(ids), least=least)
+        found = []
+        for start in range(0, len(ids) - 1, _SCORED_TOKENS):
+            following = ids[start + 1 : start + 1 + _SCORED_TOKENS]
+            generation.append(ids[start : start + len(following)])
+            found.append(_log_probabilities(generation.all_logits(), following))
+        generation.close()
+        results.append(np.concatenate(found))
+    return results
+
+
 def _genai() -> Any:  # noqa: ANN401 - untyped
     import onnxruntime_genai
 
@@ -293,6 +317,15 @@ def _load(folder: Path, graph: str, threads: int) -> Any:  # noqa: ANN401 - unty
         config = og.Config(str(folder))
         config.overlay(json.dumps(overlay))
         return og.Model(config)
+
+
+def _window(folder: Path) -> int:
+    """Tokens that a layer with a sliding window keeps, which the cache may not be smaller than; 0 without one."""
+    try:
+        decoder = json.loads((folder / CONFIG).read_text(encoding="utf-8"))["model"]["decoder"]
+        return int((decoder.get("sliding_window") or {}).get("window_size", 0))
+    except (OSError, ValueError, KeyError, AttributeError) as error:
+        raise ModelError(f"{folder / CONFIG} cannot be read: {first_line(error)}") from error
 
 
 @contextmanager
