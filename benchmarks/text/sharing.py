@@ -161,8 +161,8 @@ def measure(
 def _told(each: Measured) -> str:
     alone = each.tokens_per_s / each.share
     return (
-        f"{each.setting:9} {each.work:5} {each.threads} threads: {each.missed:6.1%} of {each.pictures} pictures missed, "
-        f"text at {each.share:4.0%} of {alone:.1f} tokens/s"
+        f"{each.setting:9} {each.work:5} {each.threads} threads: {each.missed:6.1%} of {each.pictures} pictures "
+        f"missed, text at {each.share:4.0%} of {alone:.1f} tokens/s"
     )
 
 
