@@ -21,13 +21,17 @@ from sanderling.run.session import load
 
 if TYPE_CHECKING:
     from sanderling.workshop.pipeline import BuildResult
+    from sanderling.workshop.targets.checking import CheckResult
+    from sanderling.workshop.targets.exporting import ExportResult
 
 __all__ = [
     "Policy",
     "Pool",
     "bench",
     "build",
+    "check",
     "doctor",
+    "export",
     "finetune_quantized",
     "inspect",
     "leaks",
@@ -239,3 +243,67 @@ def tune(
     result = measure_candidates(path, objective=objective, seconds=seconds, engines=engines, progress=progress)
     refresh_report(path, progress or Silent())
     return result
+
+
+def check(
+    path: str | Path,
+    *,
+    target: str,
+    device: str | None = None,
+    variant: str | None = None,
+    progress: Progress | None = None,
+) -> CheckResult:
+    """Say what a target refuses of a model, before anything is converted.
+
+    Args:
+        path: an ONNX file, or a package (a folder or a zip).
+        target: such as ``openvino``; ``sanderling export --list`` lists them.
+        device: one of the target's; its first by default.
+        variant: id; by default those that ``export`` would take.
+        progress: told about stages and steps.
+
+    Raises:
+        OptionError: an unknown target, device or variant.
+        ModelError: the file cannot be read.
+        PackageError: the package is broken.
+    """
+    from sanderling.workshop.targets.checking import check as run_check
+
+    return run_check(path, target_name=target, device=device, variant=variant, progress=progress)
+
+
+def export(
+    path: str | Path,
+    output: str | Path,
+    *,
+    target: str,
+    device: str | None = None,
+    variant: str | None = None,
+    options: Mapping[str, str] | None = None,
+    progress: Progress | None = None,
+) -> ExportResult:
+    """Write what the devices of a target run, proved here as far as a machine without them can.
+
+    Args:
+        path: the package, a folder or a zip.
+        output: folder; one that an earlier export wrote is replaced.
+        target: such as ``openvino``; ``sanderling export --list`` lists them.
+        device: one of the target's; its first by default.
+        variant: id; the target's own choice by default.
+        options: of the target, by name.
+        progress: told about stages, steps and events.
+
+    Raises:
+        OptionError: an unknown target, device, variant or option, or values that exclude each other.
+        PackageError: the package is broken.
+        ModelError: the target refuses an operator, a shape or a dtype; nothing is written.
+        UnavailableError: a tool is missing; the message says how to get it.
+        EngineError: a tool failed, crashed or took too long.
+        NotMetError: the files do not compute what the package says; nothing is kept.
+        OutputError: the folder cannot be written, or is no export.
+    """
+    from sanderling.workshop.targets.exporting import export as run_export
+
+    return run_export(
+        path, output, target_name=target, device=device, variant=variant, options=options, progress=progress
+    )

@@ -12,12 +12,12 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from sanderling.api import build
 from sanderling.cli import main
 from tests.models import conv_classifier, save
+from tests.samples import write_samples
 from tests.sentences import sentence_model, word_tokenizer
 from tests.tiny_text import tiny_text_package
 
@@ -203,13 +203,6 @@ def classifier(work):
 def calibration(work):
     """160 samples for ``classifier``."""
     return write_samples(work / "calibration.npz")
-
-
-def write_samples(path, count=160, seed=1, **arrays):
-    """Write standard normal samples under ``image``; further arrays are added, or replace it."""
-    image = np.random.default_rng(seed).standard_normal((count, 3, 8, 8)).astype(np.float32)
-    np.savez(path, **{"image": image, **arrays})
-    return path
 
 
 @pytest.fixture(scope="session")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from sanderling.cli import exporting
 from sanderling.cli.output import ANSWER_IS_NO, print_result, reporting_errors
 from sanderling.cli.policy import policy
 from sanderling.cli.replaying import replay
@@ -443,6 +444,8 @@ def devices(
         print_result(value, as_json=as_json, show=lambda console: _present().engines(console, states, sensors))
 
 
+app.command()(exporting.export)
+app.command()(exporting.check)
 app.command()(replay)
 app.command()(serve)
 app.command()(generate)

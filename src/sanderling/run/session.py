@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
@@ -247,6 +247,7 @@ class Session:
         priority: int = 0,
         stream: Hashable = None,
         wait: bool = True,
+        visit: Callable[[], None] | None = None,
     ) -> Future[Outputs]:
         """Run once and return at once; arguments and errors as of ``run``.
 
@@ -260,6 +261,7 @@ class Session:
             stream: whose order is kept, and whose last good result a guard may give again; the calling thread's by
                 default.
             wait: for room in a full queue, where the policy says so; without it a full queue always refuses.
+            visit: as of ``Runtime.submit``.
 
         Returns:
             A future that may be cancelled until its batch starts.
@@ -270,6 +272,7 @@ class Session:
             deadline_ms=self._due_ms(deadline_ms),
             priority=priority,
             wait=wait,
+            visit=visit,
         )
 
     async def run_async(self, feeds: Feeds | Array, *, deadline_ms: float | None = None, priority: int = 0) -> Outputs:

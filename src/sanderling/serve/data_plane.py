@@ -25,6 +25,7 @@ from sanderling.run.runtime import DRAIN_S
 from sanderling.run.session import Session
 from sanderling.run.text.pooled import PooledText
 from sanderling.run.text.session import TextStatistics
+from sanderling.run.tickets import ALONE
 from sanderling.serve.errors import ConflictError, NotFoundError, NotReadyError
 from sanderling.serve.statistics import ModelStatistics
 from sanderling.serve.tensors import to_text
@@ -373,6 +374,7 @@ class DataPlane:
         stream: Hashable = None,
         buffers: Feeds | None = None,
         pinned: bool = False,
+        visit: Callable[[], None] | None = None,
     ) -> Future[Outputs]:
         """Run a request; never waits, not even for room in a queue.
 
@@ -385,6 +387,7 @@ class DataPlane:
             stream: whose order is kept; none by default.
             buffers: arrays for some results or all, by name, which they are written to.
             pinned: the client named the version, so that no other may answer when it was just taken away.
+            visit: as of ``Runtime.submit``.
 
         Returns:
             A future that may be cancelled until its batch starts.
@@ -407,6 +410,7 @@ class DataPlane:
                     stream=stream,
                     buffers=buffers,
                     since_s=since_s,
+                    visit=visit,
                 )
             except SanderlingError as error:
                 if isinstance(error, EngineError) and model.is_leaving:
@@ -426,6 +430,7 @@ class DataPlane:
         stream: Hashable,
         buffers: Feeds | None,
         since_s: float,
+        visit: Callable[[], None] | None,
     ) -> Future[Outputs]:
         if not self.is_accepting:
             raise NotReadyError("the server shuts down and takes no more requests: ask another one")
@@ -438,8 +443,9 @@ class DataPlane:
             direct,
             deadline_ms=deadline_ms,
             priority=priority,
-            stream=object() if stream is None else stream,
+            stream=ALONE if stream is None else stream,
             wait=False,
+            visit=visit,
         )
         rows = _rows(feeds)
         self.begin()

@@ -16,8 +16,11 @@ from sanderling.run.pool import Member, Pool
 from sanderling.run.runtime import TimedEvent
 from sanderling.run.text.pooled import PooledText
 from sanderling.serve.admission import Admission, warm_text
+from sanderling.serve.control import DESCRIPTION as CONTROL
+from sanderling.serve.dashboard import DESCRIPTION as DASHBOARD
 from sanderling.serve.dashboard import dashboard_routes
 from sanderling.serve.data_plane import DataPlane
+from sanderling.serve.http.operations import VERSIONS
 from sanderling.serve.http.routes import make_app
 from sanderling.serve.http.server import HttpServer
 from sanderling.serve.http.versions import version_routes
@@ -100,6 +103,7 @@ class Server:
         await asyncio.gather(*(end.stop(drain_s) for end in self.ends.values()))
         if self._reporter is not None:
             self._reporter.cancel()
+        self.services.aside.close()
         await asyncio.to_thread(self._close, drain_s if self.services.plane.pending else 0.0)
 
     def reload(self) -> None:
@@ -149,7 +153,7 @@ class Server:
             extra: list[BaseRoute] = list(dashboard_routes(self.services, self.live, self.metrics))
             if self._repository is not None:
                 extra += version_routes(self.services, self._repository)
-            http = HttpServer(self.services, make_app(self.services, extra))
+            http = HttpServer(self.services, make_app(self.services, extra, [DASHBOARD, CONTROL, VERSIONS]))
             await http.start()
             self.ends["http"] = http
         if settings.metrics_port is not None:

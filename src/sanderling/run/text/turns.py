@@ -59,6 +59,7 @@ class SharedTurns:
     def __init__(self, runtime: Runtime, policy: Policy, *, name: str, lane: str, threads: int = 0) -> None:
         self.name = name
         self.has_rescue = False
+        self.is_simple = False  # steps run in the runtime's own threads, however short they are
         self._runtime = runtime
         self._lane = lane
         self._step: Callable[[], None] = _nothing
