@@ -12,8 +12,10 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 
 from sanderling.core.errors import DeadlineError
@@ -21,6 +23,7 @@ from sanderling.core.machine import describe_machine
 from sanderling.core.statistics import percentiles
 from sanderling.core.tensor import random_feeds
 from sanderling.run.pool import Pool
+from sanderling.run.results import Outputs
 from sanderling.run.session import Session, load
 from sanderling.run.text.base import Sampling
 from sanderling.run.text.loading import load_text
@@ -79,7 +82,7 @@ class Camera:
             except DeadlineError:
                 self.missed += 1
             else:
-                future.add_done_callback(lambda done, began_s=began_s: self._done(done.exception(), began_s))
+                future.add_done_callback(partial(self._done, began_s))
             due_s = max(due_s + _PERIOD_S, time.monotonic() - _PERIOD_S)
             self._stopped.wait(max(due_s - time.monotonic(), 0.0))
 
@@ -87,8 +90,9 @@ class Camera:
         """Send no more."""
         self._stopped.set()
 
-    def _done(self, error: BaseException | None, began_s: float) -> None:
+    def _done(self, began_s: float, future: Future[Outputs]) -> None:
         latency_ms = (time.monotonic() - began_s) * 1e3
+        error = future.exception()
         with self._lock:
             if error is not None or latency_ms > _PERIOD_S * 1e3:
                 self.missed += 1
