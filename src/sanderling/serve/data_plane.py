@@ -224,12 +224,14 @@ class DataPlane:
         observers: called with every request that ended, in the thread that ended it: they must be quick and must not
             raise.
         is_accepting: False once the server shuts down.
+        is_starting: models are still to come.
     """
 
     def __init__(self, pool: Pool) -> None:
         self.pool = pool
         self.observers: list[Callable[[Finished], None]] = []
         self.is_accepting = True
+        self.is_starting = False
         self._versions: dict[str, _Versions] = {}
         self._lock = threading.Lock()
         self._numbers = itertools.count()
@@ -245,7 +247,7 @@ class DataPlane:
     def is_ready(self) -> bool:
         """Whether every model takes requests, by the version that requests without one get."""
         defaults = [versions.models[versions.default] for versions in list(self._versions.values())]
-        return self.is_accepting and all(model.is_ready for model in defaults)
+        return self.is_accepting and not self.is_starting and all(model.is_ready for model in defaults)
 
     @property
     def pending(self) -> int:
@@ -486,6 +488,8 @@ class DataPlane:
     def _known(self, name: str) -> _Versions:
         known = self._versions.get(name)
         if known is None:
+            if self.is_starting:
+                raise NotReadyError(f"model '{name[:80]}' is not there yet: the server starts; try again later")
             there = ", ".join(sorted(self._versions)) or "none"
             raise NotFoundError(f"unknown model '{name[:80]}': available are {there}")
         return known
