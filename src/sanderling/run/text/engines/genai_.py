@@ -62,7 +62,7 @@ class GenAiModel:
 
     def __init__(self, folder: Path, spec: TextSpec, threads: int) -> None:
         self.spec = spec
-        self.token_bytes = _token_bytes(folder / CONFIG)
+        self.token_bytes = _token_bytes(folder)
         self._folder, self._threads = folder, threads
         self._least = _window(folder)
         self._model: Any = _load(folder, GRAPH, threads)
@@ -396,24 +396,23 @@ def _load(folder: Path, graph: str, threads: int) -> Any:  # noqa: ANN401 - unty
         return og.Model(config)
 
 
-def _token_bytes(config: Path) -> int:
-    """Keys and values of all layers in float32; fewer where the graph keeps them in eight bits."""
-    try:
-        decoder = json.loads(config.read_bytes())["model"]["decoder"]
-        width = decoder["num_key_value_heads"] * decoder["head_size"]
-        return int(decoder["num_hidden_layers"] * width * 2 * _FLOAT_BYTES)
-    except (ValueError, KeyError, TypeError) as error:
-        raise ModelError(
-            f"{config} does not say how large the model's keys and values are: {first_line(error)}"
-        ) from error
+def _token_bytes(folder: Path) -> int:
+    """Memory of one token's keys and values of all layers, in float32."""
+    decoder = _decoder(folder)
+    width = decoder.get("num_key_value_heads", 0) * decoder.get("head_size", 0)
+    return int(decoder.get("num_hidden_layers", 0) * width * 2 * _FLOAT_BYTES)
 
 
 def _window(folder: Path) -> int:
     """Tokens that a layer with a sliding window keeps, which the cache may not be smaller than; 0 without one."""
+    return int((_decoder(folder).get("sliding_window") or {}).get("window_size", 0))
+
+
+def _decoder(folder: Path) -> dict[str, Any]:
+    """What the configuration says about the graph."""
     try:
-        decoder = json.loads((folder / CONFIG).read_text(encoding="utf-8"))["model"]["decoder"]
-        return int((decoder.get("sliding_window") or {}).get("window_size", 0))
-    except (OSError, ValueError, KeyError, AttributeError) as error:
+        return dict(json.loads((folder / CONFIG).read_text(encoding="utf-8"))["model"]["decoder"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise ModelError(f"{folder / CONFIG} cannot be read: {first_line(error)}") from error
 
 
