@@ -138,13 +138,13 @@ class Control:
 
     async def _switch(self, request: Request) -> Response:
         command = await _read(request, Switch)
-        session = self._model(command).session
+        session = self._model(command).tensors
         lane = await run_in_threadpool(session.switch, device=command.device, precision=command.precision)
         return JSONResponse({"lane": lane})
 
     async def _load(self, request: Request) -> Response:
         session = self._model(await _read(request, Command)).session
-        await run_in_threadpool(lambda: session.placement)
+        await run_in_threadpool(session.load)
         return JSONResponse({"lane": session.lane, "size_bytes": session.size_bytes})
 
     async def _release(self, request: Request) -> Response:

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from sanderling.core.errors import PackageError, SanderlingError
 from sanderling.run.policy.document import Policy
-from sanderling.run.pool import Pool
-from sanderling.run.session import Session
+from sanderling.run.pool import Member, Pool
+from sanderling.run.text.pooled import PooledText
 from sanderling.serve.data_plane import DataPlane, ServedModel
 
 
@@ -24,7 +24,7 @@ class Moved(NamedTuple):
     models: Mapping[ServedModel, ServedModel]
 
 
-def swap_policy(plane: DataPlane, policy: Policy, *, threads: int, warm: Callable[[Session, str], None]) -> Moved:
+def swap_policy(plane: DataPlane, policy: Policy, *, threads: int, warm: Callable[[Member, str], None]) -> Moved:
     """Let every model follow another policy from one request to the next; no request is lost.
 
     Requests that wait or run end by the old rules: close the pool that the plane had before when that is done. Until
@@ -43,10 +43,11 @@ def swap_policy(plane: DataPlane, policy: Policy, *, threads: int, warm: Callabl
     pinned = {model.name for model in old.models if model.pinned}
     pool = Pool(policy)
     try:
-        sessions: dict[ServedModel, Session] = {}
+        sessions: dict[ServedModel, Member] = {}
         for model in plane.models:
             before = model.session
-            session = pool.load(before.package.path, name=before.name, pinned=before.name in pinned, threads=threads)
+            load = pool.load_text if isinstance(before, PooledText) else pool.load
+            session = load(before.package.path, name=before.name, pinned=before.name in pinned, threads=threads)
             if session.manifest != before.manifest:
                 raise PackageError(f"{before.package.path} holds another package by now: restart the server to use it")
             warm(session, model.name)

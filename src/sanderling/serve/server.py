@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import signal
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
@@ -14,10 +17,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 from sanderling.core.errors import EngineError, OptionError, SanderlingError, UnavailableError
 from sanderling.model.package import Package
 from sanderling.run.policy.document import read_policy
-from sanderling.run.pool import Pool
+from sanderling.run.pool import Member, Pool
 from sanderling.run.runtime import TimedEvent
-from sanderling.run.session import Session
-from sanderling.serve.admission import Admission
+from sanderling.run.text.pooled import PooledText
+from sanderling.serve.admission import Admission, warm_text
 from sanderling.serve.control import DESCRIPTION as CONTROL
 from sanderling.serve.dashboard import DESCRIPTION as DASHBOARD
 from sanderling.serve.dashboard import dashboard_routes
@@ -39,7 +42,8 @@ if TYPE_CHECKING:
     from starlette.routing import BaseRoute
 
 _EVENTS_S = 0.25
-_OLD_DRAIN_S = 30.0  # in which what the old policy has taken may end
+_GRACE_S = 1.0
+_OLD_DRAIN_S = 600.0  # in which what the old policy has taken may end
 
 
 class End(Protocol):
@@ -85,6 +89,7 @@ class Server:
         self._reporter: asyncio.Task[None] | None = None
         self._reloading: asyncio.Task[None] | None = None
         self._reload_again = False
+        self._old_pools: list[Pool] = []
         self._repository: Repository | None = None
 
     async def start(self) -> None:
@@ -156,7 +161,14 @@ class Server:
             return
         self.pool = moved.pool
         log.info("policy-swapped", f"{path}: {len(moved.models)} models follow its new rules")
-        old.close(drain_s=_OLD_DRAIN_S)
+        self._old_pools.append(old)
+        threading.Thread(target=self._let_end, args=(old,), name="sanderling-old-policy", daemon=True).start()
+
+    def _let_end(self, pool: Pool) -> None:
+        """Close a pool when what it has taken has ended."""
+        time.sleep(_GRACE_S)  # in which requests begin that have just found a model of it
+        pool.close(drain_s=_OLD_DRAIN_S)
+        self._old_pools.remove(pool)
 
     def _open_repository(self) -> None:
         if self.settings.repository is None:
@@ -179,7 +191,7 @@ class Server:
     def _load(self) -> None:
         """Load every package under its own name, and run its golden vectors once."""
         for path in self.settings.packages:
-            session = self.pool.load(path, threads=self.settings.threads)
+            session = load_any(self.pool, path, threads=self.settings.threads)
             warm(session, session.manifest.name)
             self.services.plane.add(session, name=session.manifest.name)
         if self._repository is not None:
@@ -188,7 +200,8 @@ class Server:
     def _close(self, drain_s: float) -> None:
         if self._repository is not None:
             self._repository.stop()
-        self.pool.close(drain_s=drain_s)
+        for pool in [self.pool, *self._old_pools]:
+            pool.close(drain_s=drain_s)
         if self._repository is not None:
             self._repository.close()
 
@@ -224,15 +237,25 @@ class Server:
                 self.services.log.info(event.kind, message, model=timed.model, subject=event.subject)
 
 
-def warm(session: Session, name: str) -> None:
-    """Run a package's first golden call, so that the first request is as quick as any.
+def load_any(pool: Pool, path: Path, *, threads: int) -> Member:
+    """Load a package, of a language model or of any other."""
+    if Package.open(path, check_files=False).manifest.text is not None:
+        return pool.load_text(path, threads=threads)
+    return pool.load(path, threads=threads)
+
+
+def warm(session: Member, name: str) -> None:
+    """Run a package's first golden call, or write a token, so that the first request is as quick as any.
 
     Raises:
         EngineError: it fails.
     """
-    golden = session.package.golden()
+    feeds = None if isinstance(session, PooledText) else session.package.golden().call(0)
     try:
-        session.run(golden.call(0))
+        if isinstance(session, PooledText):
+            warm_text(session)
+        elif feeds is not None:
+            session.run(feeds)
     except SanderlingError as error:
         raise EngineError(f"package '{name}' fails its first call: {error}") from error
 
@@ -249,6 +272,8 @@ def serve(settings: Settings, *, started: Callable[[Server], None] | None = None
         UnavailableError: an extra is not installed.
     """
     raise_file_limit()
+    gc.collect()
+    gc.freeze()  # what was imported stays: looking through it again and again would hold up requests
     with asyncio.Runner(loop_factory=_new_loop) as runner:
         runner.run(_serve(settings, started))
 

@@ -1,4 +1,4 @@
-"""Every route that is no inference: the protocol's, Triton's extensions, and pictures.
+"""Every route that is no inference of tensors: the protocol's, Triton's extensions, pictures, and OpenAI's.
 
 Source: Open Inference Protocol, REST; Triton's extensions "model repository", "model configuration", "statistics" and
 "system shared memory".
@@ -33,6 +33,9 @@ from sanderling.serve.http.asgi_inference import inference_routes
 from sanderling.serve.http.openapi import Description, document_route
 from sanderling.serve.http.operations import PICTURES, PROTOCOL
 from sanderling.serve.http.pictures import picture_routes
+from sanderling.serve.openai.errors import error_object, is_ours
+from sanderling.serve.openai.operations import OPENAI
+from sanderling.serve.openai.routes import openai_routes
 
 if TYPE_CHECKING:
     from sanderling.serve.data_plane import ServedModel
@@ -72,9 +75,10 @@ def make_app(
         Route("/v2/systemsharedmemory/unregister", memory.unregister, methods=["POST"]),
         *inference_routes(services),
         *picture_routes(services),
+        *openai_routes(services),
         *extra,
     ]
-    routes.append(document_route([PROTOCOL, PICTURES, *descriptions], routes))
+    routes.append(document_route([PROTOCOL, PICTURES, OPENAI, *descriptions], routes))
     handlers: dict[Any, Any] = {SanderlingError: _on_error, HTTPException: _on_http}
     app = Starlette(routes=routes, exception_handlers=handlers)
     app.router.redirect_slashes = False  # by a Host that the client chooses
@@ -232,9 +236,13 @@ class _Memory:
         return Response(status_code=200)
 
 
-async def _on_error(request: Request, error: Exception) -> Response:  # noqa: ARG001
+async def _on_error(request: Request, error: Exception) -> Response:
     headers = {name.decode(): value.decode() for name, value in error_headers(error)}
-    return JSONResponse({"error": told(error)}, code_of(error).status, headers)
+    return JSONResponse({"error": _told_of(request, error)}, code_of(error).status, headers)
+
+
+def _told_of(request: Request, error: Exception) -> str | dict[str, Any]:
+    return error_object(error) if is_ours(request.url.path) else told(error)
 
 
 async def _on_http(request: Request, error: Exception) -> Response:
@@ -244,7 +252,7 @@ async def _on_http(request: Request, error: Exception) -> Response:
     if error.status_code == 405:
         allowed = (error.headers or {}).get("Allow", "")
         unknown = MethodError(f"{shown} does not know {request.method[:20]}: expected {allowed}")
-        return JSONResponse({"error": told(unknown)}, code_of(unknown).status, {"Allow": allowed})
+        return JSONResponse({"error": _told_of(request, unknown)}, code_of(unknown).status, {"Allow": allowed})
     if error.status_code == 404:
         ours: SanderlingError = NotFoundError(
             f"there is no {shown} here: routes are those of the Open Inference Protocol, under /v2"
