@@ -8,6 +8,7 @@ import io
 import json
 import socket
 import time
+import zlib
 
 import numpy as np
 import pytest
@@ -96,6 +97,40 @@ def test_tritons_client_may_pack_its_requests(client, algorithm):
     for binary in (True, False):
         result = client.infer("tiny", [image_input(binary)], request_compression_algorithm=algorithm)
         np.testing.assert_allclose(result.as_numpy("scores"), SCORES, atol=1e-4)
+
+
+@pytest.mark.parametrize("algorithm", ["gzip", "deflate"])
+@pytest.mark.parametrize("rows", [2, 64])
+@pytest.mark.parametrize("binary", [True, False])
+def test_tritons_client_may_ask_for_packed_answers(roomy_sum, algorithm, rows, binary):
+    array = np.tile(
+        np.arange(60, dtype=np.float32), (rows * 16, 1)
+    )  # of 64 rows the answer is packed in another thread
+    inputs = []
+    for name in "ab":
+        inputs.append(triton.InferInput(name, list(array.shape), "FP32"))
+        inputs[-1].set_data_from_numpy(array)
+    wanted = [triton.InferRequestedOutput(name, binary_data=binary) for name in ("sum", "difference")]
+    with triton.InferenceServerClient(f"127.0.0.1:{roomy_sum}") as client:
+        result = client.infer("sum", inputs, outputs=wanted, response_compression_algorithm=algorithm)
+    np.testing.assert_array_equal(result.as_numpy("sum"), 2 * array)
+    np.testing.assert_array_equal(result.as_numpy("difference"), 0 * array)
+
+
+def test_answers_are_packed_only_where_that_is_asked_for_and_pays(port, roomy_sum):
+    assert "content-encoding" not in ask(port, get("/openapi.json")).headers
+    asked = b"GET %s HTTP/1.1\r\nHost: x\r\nAccept-Encoding: gzip\r\n\r\n"
+    answer = ask(port, asked % b"/openapi.json")
+    assert (answer.headers["content-encoding"], answer.headers["vary"]) == ("gzip", "Accept-Encoding")
+    assert json.loads(gzip.decompress(answer.body))["openapi"] == "3.1.0"
+    assert "content-encoding" not in ask(port, asked % b"/v2/health/live").headers
+    assert "content-encoding" not in ask(port, asked % b"/dashboard/app.js").headers
+    rows = np.zeros((1000, 60), np.float32)
+    entries = [{"name": name, "datatype": "FP32", "shape": list(rows.shape), "data": rows.tolist()} for name in "ab"]
+    asked_infer = post("/v2/models/sum/infer", json.dumps({"inputs": entries}).encode(), Accept_Encoding="deflate")
+    answer = ask(roomy_sum, asked_infer)
+    assert answer.headers["content-encoding"] == "deflate"
+    assert len(answer.body) < 5000 < len(zlib.decompress(answer.body))
 
 
 def test_tritons_client_gets_classes(client):
