@@ -34,6 +34,7 @@ from sanderling.serve.log import Log
 from sanderling.serve.metrics import Metrics, MetricsServer
 from sanderling.serve.policy_swap import swap_policy
 from sanderling.serve.repository import Repository
+from sanderling.serve.rollbacks import Rollbacks
 from sanderling.serve.services import Services
 from sanderling.serve.settings import Settings
 from sanderling.serve.shared_memory import SharedMemoryRegistry
@@ -175,7 +176,12 @@ class Server:
             return
         admission = Admission(self.pool, threads=self.settings.threads)
         self._repository = Repository(
-            self.settings.repository, self.pool, self.services.plane, self.settings.watching, admission=admission
+            self.settings.repository,
+            self.pool,
+            self.services.plane,
+            self.settings.watching,
+            admission=admission,
+            rollbacks=Rollbacks.of_repository(self.settings.repository),
         )
         self.services.repository = self._repository
 
