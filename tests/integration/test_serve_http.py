@@ -9,9 +9,11 @@ import json
 import socket
 import time
 import zlib
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
+import tritonclient.grpc as triton_grpc
 import tritonclient.http as triton
 import tritonclient.http.aio as triton_aio
 from PIL import Image
@@ -20,6 +22,7 @@ from tritonclient.utils import InferenceServerException
 from sanderling.model.preprocessing import Preprocessing
 from sanderling.serve.settings import Limits, Settings
 from tests.engines import ALWAYS, Script, scripted_session, wait_until
+from tests.grpc_server import serving as grpc_serving
 from tests.models import conv_classifier, random_arrays, run_directly, sum_and_difference
 from tests.serving import RawClient, ask, binary_body, get, infer, post, read_binary, running
 from tests.unit.run.guard.packages import package_of
@@ -472,6 +475,37 @@ def test_a_client_that_hangs_up_frees_its_place(server, port, package):
     finally:
         script.release.set()
         server.services.plane.remove("stuck")
+
+
+@contextmanager
+def found_just_before_it_leaves(plane, package, monkeypatch):
+    """Requests of ``moving`` find its version 1, which is taken away at once; version 2 answers."""
+    old = plane.add(scripted_session(package), name="moving")
+    plane.add(scripted_session(package), name="moving", version="2")
+    plane.remove("moving", "1")
+    find, found = plane.model, [old]
+    monkeypatch.setattr(plane, "model", lambda name, version="": found.pop() if found else find(name, version))
+    yield
+    plane.remove("moving")
+
+
+def test_an_answer_names_the_version_that_has_answered(server, port, package, monkeypatch):
+    with found_just_before_it_leaves(server.services.plane, package, monkeypatch):
+        answer = ask(port, infer("moving", "image", IMAGE))
+    length = int(answer.headers["inference-header-content-length"])
+    assert json.loads(answer.body[:length])["model_version"] == "2"
+
+
+def test_an_answer_over_grpc_names_the_version_that_has_answered(server, package, monkeypatch):
+    plane = server.services.plane
+    with (
+        grpc_serving(plane) as address,
+        triton_grpc.InferenceServerClient(address) as client,
+        found_just_before_it_leaves(plane, package, monkeypatch),
+    ):
+        tensor = triton_grpc.InferInput("image", list(IMAGE.shape), "FP32")
+        tensor.set_data_from_numpy(IMAGE)
+        assert client.infer("moving", [tensor]).get_response().model_version == "2"
 
 
 def test_a_streamed_answer_and_keep_alive_share_a_connection(port):

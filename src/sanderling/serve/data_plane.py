@@ -406,6 +406,7 @@ class DataPlane:
         buffers: Feeds | None = None,
         pinned: bool = False,
         visit: Callable[[], None] | None = None,
+        moved: Callable[[ServedModel], None] | None = None,
     ) -> Future[Outputs]:
         """Run a request; never waits, not even for room in a queue.
 
@@ -419,6 +420,7 @@ class DataPlane:
             buffers: arrays for some results or all, by name, which they are written to.
             pinned: the client named the version, so that no other may answer when it was just taken away.
             visit: as of ``Runtime.submit``.
+            moved: told which version answers instead, where ``model`` was just taken away.
 
         Returns:
             A future that may be cancelled until its batch starts.
@@ -446,6 +448,8 @@ class DataPlane:
             except SanderlingError as error:
                 if isinstance(error, EngineError) and model.is_leaving:
                     model = self.model(model.name, model.version if pinned else "")
+                    if moved is not None:
+                        moved(model)
                     continue
                 self._tell(model, _asked(model.refused(error, since_s=since_s), deadline_ms, priority))
                 raise

@@ -1,7 +1,7 @@
 """Which versions were rolled back, kept over a restart, with a copy of what they were rolled back to.
 
-A server that starts again must not serve what was found to be bad. What it went back to may be in no folder any more, as
-a package without a number is replaced by the next.
+A server that starts again must not serve what was found to be bad. What it went back to may be in no folder any more: a
+package without a number is replaced by the next.
 """
 
 from __future__ import annotations

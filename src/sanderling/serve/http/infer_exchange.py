@@ -132,7 +132,11 @@ class InferExchange:
             buffers=self._places.buffers if self._places is not None else None,
             pinned=pinned,
             visit=server.completions.visit,
+            moved=self._moved,
         )
+
+    def _moved(self, model: ServedModel) -> None:
+        self._model = model
 
     def _received(self, future: Future[Outputs]) -> None:
         """The model has answered."""
