@@ -36,6 +36,7 @@ from sanderling.run.tickets import ALONE, Call, Fate, Ticket, TicketFuture, deli
 
 FATES = ("requests", "completed", "completed late", "failed", "late", "rejected", "cancelled")
 DRAIN_S = 10.0
+_VISIT_MS = 50.0  # after which a runner does what a thread with other work did not come to
 _TURN_MS = 2.0  # that a thread with other work runs short calls at a time
 _KEPT_EVENTS = 1000
 _KEPT_LATENCIES = 1000
@@ -106,6 +107,8 @@ class Runtime:
         self._asked: dict[str, tuple[float, float]] = {}  # when a model was last asked, and milliseconds it had then
         self._running: dict[int, Batch] = {}
         self._handed: deque[Batch] = deque()  # begun, for a runner
+        self._visiting = 0  # requests that wait for a thread with other work
+        self._visit_asked_ms = 0.0
         self._threads: list[threading.Thread] = []
         self._runners: set[threading.Thread] = set()  # those that wait for work or run it
         self._idle = 0
@@ -410,6 +413,9 @@ class Runtime:
         if visit is None or not self._is_short(ticket.model, now_ms):
             self._wake()
         else:
+            if not self._visiting:
+                self._visit_asked_ms = now_ms
+            self._visiting += 1
             visit()
             self._see_watched()
         return None
@@ -499,6 +505,7 @@ class Runtime:
 
         Under the lock.
         """
+        self._visiting = 0
         while (dispatch := self._dispatcher.next(self._now_ms())) is not None:
             is_short = self._is_short(dispatch.model, dispatch.started_ms)
             batch = self._begin(dispatch, is_runners=not is_short)
@@ -556,9 +563,16 @@ class Runtime:
                 self._watch_sleeps = False
 
     def _stand_in(self) -> None:
-        """Start a runner where callers' callbacks, which may wait for other results, hold all up; under the lock."""
+        """See to a runner where a thread does not do what it should; under the lock.
+
+        Callers' callbacks, which may wait for other results, may hold all up, and a thread with other work may not come
+        to short calls.
+        """
+        if self._visiting and self._now_ms() - self._visit_asked_ms > _VISIT_MS:
+            self._visiting = 0
+            self._wake()
         free = len(self._runners) - self._delivering
-        waiting = self._dispatcher.waiting or self._handed
+        waiting = self._dispatcher.waiting > self._visiting or self._handed
         if waiting and not self._idle and free < self._wanted_runners and not self._closing:
             self._runners.add(self._start(self._serve, "sanderling-runner"))
 
