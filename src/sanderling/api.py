@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from sanderling.workshop.pipeline import BuildResult
     from sanderling.workshop.targets.checking import CheckResult
     from sanderling.workshop.targets.exporting import ExportResult
+    from sanderling.workshop.text.pipeline import TextBuildResult
 
 __all__ = [
     "Policy",
@@ -31,6 +32,7 @@ __all__ = [
     "bench",
     "bench_on",
     "build",
+    "build_text",
     "check",
     "doctor",
     "export",
@@ -182,6 +184,49 @@ def build(
         threads=threads,
         repeats=repeats,
         seed=seed,
+    )
+    return run_build(options, progress)
+
+
+def build_text(
+    source: str | Path,
+    output: str | Path,
+    *,
+    precision: str | None = None,
+    budget: str | None = None,
+    calibration: str | Path | None = None,
+    evaluation: str | Path | None = None,
+    threads: int = 0,
+    progress: Progress | None = None,
+) -> TextBuildResult:
+    """Build a package of a language model: ``sanderling build --task text-generation``.
+
+    Args:
+        source: a Hugging Face folder with safetensors, or a GGUF file.
+        output: ``NAME.sdl`` (a folder) or ``NAME.sdl.zip``.
+        precision: a part of ``fp32,fp16,int8,int4``; ``int8`` by default.
+        budget: ``perplexity=5``: by how many percent perplexity may rise over FP32's; 5 by default.
+        calibration: text file to decide on; prose and docstrings that are always there by default.
+        evaluation: text file to report on; other such texts by default.
+        threads: of each measured call; 0 means all usable cores.
+        progress: told about stages, steps and events.
+
+    Raises:
+        InputError: source, options or texts cannot be used; nothing is written.
+        UnavailableError: an extra is missing.
+    """
+    from sanderling.workshop.options import parse_budget
+    from sanderling.workshop.text.options import TextBuildOptions, check_budget, parse_text_precisions
+    from sanderling.workshop.text.pipeline import build_text as run_build
+
+    options = TextBuildOptions(
+        source=str(source),
+        output=Path(output),
+        precisions=parse_text_precisions(precision),
+        budget=check_budget(parse_budget(budget) if budget else None),
+        calibration=Path(calibration) if calibration else None,
+        evaluation=Path(evaluation) if evaluation else None,
+        threads=threads,
     )
     return run_build(options, progress)
 
