@@ -31,7 +31,11 @@ int main() {
         std::printf("%g %d ", static_cast<float *>(model.Outputs()[0].data)[2], live() > 0);
     }
     for (const char *text : {"bad", "old"}) {
-        try { sanderling::Model model(bytes(text), "HIAI_F"); } catch (const std::runtime_error &) { std::printf("%s ", text); }
+        try {
+            sanderling::Model model(bytes(text), "HIAI_F");
+        } catch (const std::runtime_error &) {
+            std::printf("%s ", text);
+        }
     }
     std::printf("%d", live());
 }

@@ -1,12 +1,20 @@
 from __future__ import annotations
 
+import json
 import shutil
 
 import pytest
 
 from sanderling.core.progress import Silent
-from sanderling.workshop.targets.harmonyos.module import MODULE
-from sanderling.workshop.targets.harmonyos.proofs import check_sources, prove_project, replay_vectors
+from sanderling.workshop.targets.harmonyos import toolchain
+from sanderling.workshop.targets.harmonyos.module import FILES, MODULE
+from sanderling.workshop.targets.harmonyos.proofs import (
+    IMPORTS,
+    check_sources,
+    prove_project,
+    replay_vectors,
+    run_golden,
+)
 from tests.unit.workshop.harmonyos.conftest import model_entry
 
 pytestmark = pytest.mark.usefixtures("arkts")
@@ -17,7 +25,7 @@ FAULTS = {
     "const pair = { one: 1 };\nexport const one = pair.one;": "arkts-no-untyped-obj-literals",
     "export function broken( {": "expected",
     "import { nothing } from '@kit.MindSporeLiteKit';\nexport const found: number = nothing;": "no exported member",
-    "class A { n: number = 0; }\nclass B { n: number = 0; }\nexport const b: B = new A();": "arkts-no-structural-typing",
+    "class A { n: number = 0; }\nclass B { n: number = 0; }\nexport const b: B = new A();": "arkts-no-structural",
 }
 
 
@@ -27,26 +35,28 @@ def copied(project, tmp_path):
 
 
 def test_project_keeps_types_and_rules_and_computes_what_the_package_does(package, project):
-    models = [
-        model_entry(name, project / "entry/src/main/resources/rawfile/sanderling" / f"{name}.ms")
-        for name in ("int8", "fp32")
-    ]
-    proofs = prove_project(package, project, models, Silent())
+    proofs = prove_project(package, project, _models(project), Silent())
     assert all(proof.passed for proof in proofs), proofs
     told = " ".join(proof.what for proof in proofs)
     for part in (".ets files", "policy's test vectors", "prepared as on the host", "lane mindspore/cpu/int8", "queue"):
         assert part in told
 
 
-@pytest.mark.parametrize("text", FAULTS)
-def test_fault_in_a_file_is_found_and_named(copied, text):
-    (copied / SOURCES / "fault.ets").write_text(text)
+def test_faults_are_found_and_named(copied):
+    for index, text in enumerate(FAULTS):
+        (copied / SOURCES / f"fault{index}.ets").write_text(text)
+    told = json.loads(toolchain.run_script("check.js", [str(copied), *IMPORTS]))
+    for index, expected in enumerate(FAULTS.values()):
+        found = [each["message"] for each in told["findings"] if each["file"].endswith(f"fault{index}.ets")]
+        assert any(expected in message for message in found), (index, found)
+
+
+def test_fault_fails_the_proof(copied):
+    (copied / SOURCES / "fault.ets").write_text(next(iter(FAULTS)))
     proof = check_sources(copied)
     assert not proof.passed
-    assert proof.value is not None
-    assert proof.value >= 1
-    assert "fault.ets" in proof.what
-    assert FAULTS[text] in proof.what
+    assert (proof.value, proof.limit) == (1.0, 0.0)
+    assert f"{SOURCES}/fault.ets:1 Use explicit types" in proof.what
 
 
 def test_decision_that_differs_is_found_and_named(copied):
@@ -57,10 +67,16 @@ def test_decision_that_differs_is_found_and_named(copied):
     assert "scheduling.is_late" in proof.what
 
 
-def test_module_that_computes_something_else_fails_its_proof(package, copied):
-    file = copied / SOURCES / "tensor.ets"
-    file.write_text(file.read_text().replace("start * rowBytes, end * rowBytes", "0, (end - start) * rowBytes"))
-    folder = copied / "entry/src/main/resources/rawfile/sanderling"
-    models = [model_entry(name, folder / f"{name}.ms") for name in ("int8", "fp32")]
-    golden = [proof for proof in prove_project(package, copied, models, Silent()) if "golden" in proof.what]
-    assert golden
+def test_module_that_computes_something_else_fails_its_proofs(package, copied):
+    file = copied / SOURCES / "mindspore.ets"
+    given = "tensor.setData(this.bytesFor(tensor, inputs))"
+    assert given in file.read_text()
+    file.write_text(file.read_text().replace(given, "tensor.setData(new ArrayBuffer(tensor.dataSize))"))
+    proofs = list(run_golden(package, copied, _models(copied)))
+    assert len(proofs) == 3
+    assert not any(proof.passed for proof in proofs)
+
+
+def _models(project):
+    folder = project / FILES
+    return [model_entry(name, folder / f"{name}.ms") for name in ("int8", "fp32")]
