@@ -13,6 +13,7 @@ from sanderling.cli.output import ANSWER_IS_NO, print_result, reporting_errors
 from sanderling.cli.policy import policy
 from sanderling.cli.replaying import replay
 from sanderling.cli.serving import serve
+from sanderling.cli.text import chat, generate
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -104,6 +105,8 @@ def build(
     trust_pickle: Annotated[
         bool, typer.Option("--trust-pickle", help="Load a pickled module: it runs its code.")
     ] = False,
+    task: Annotated[str | None, typer.Option(help="embeddings: a model of sentences, with --tokenizer.")] = None,
+    tokenizer: Annotated[Path | None, typer.Option(help="tokenizer.json of a model of sentences.")] = None,
     threads: Threads = 0,
     repeats: Annotated[int, typer.Option(min=1, help="Timed calls of each variant.")] = 100,
     seed: Annotated[int, typer.Option(min=0, help="Of everything random.")] = 0,
@@ -142,6 +145,8 @@ def build(
                 preprocess=preprocess,
                 labels=labels,
                 trust_pickle=trust_pickle,
+                task=task,
+                tokenizer=tokenizer,
                 threads=threads,
                 repeats=repeats,
                 seed=seed,
@@ -260,10 +265,25 @@ def bench(
         Path | None, typer.Option(help="Then time batches on every device here, and add them to this latency table.")
     ] = None,
     batches: Annotated[str, typer.Option(help="Rows of a call that --table times.")] = "1,2,4,8",
+    on: Annotated[
+        str | None,
+        typer.Option(metavar="ssh:HOST|hdc:KEY", help="Measure on this device, and keep the result in the package."),
+    ] = None,
+    command: Annotated[str, typer.Option(help="That starts Sanderling on the device.")] = "sanderling",
+    runner: Annotated[
+        Path | None, typer.Option(help="Folder of the C++ runner, for a device without Sanderling.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
-    """Measure latency, throughput and memory of each variant here."""
+    """Measure latency, throughput and memory of each variant, here or on a device."""
     with reporting_errors(as_json=as_json):
+        if on is not None or runner is not None:
+            from sanderling.cli.remote import bench_there
+            from sanderling.measure.remote.devices import RemoteOptions
+
+            there = RemoteOptions(tuple(variants), threads, batch, warmup, repeats, command, runner)
+            bench_there(package, on, there, measured_here=lean or table is not None, as_json=as_json)
+            return
         from sanderling.cli.progress import RichProgress
         from sanderling.core.files import require_folder
         from sanderling.measure.batches import measure_table, parse_batches
@@ -443,6 +463,8 @@ app.command()(exporting.export)
 app.command()(exporting.check)
 app.command()(replay)
 app.command()(serve)
+app.command()(generate)
+app.command()(chat)
 
 
 @app.command()

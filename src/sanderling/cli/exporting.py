@@ -127,6 +127,7 @@ def _show_export(console: Console, result: ExportResult) -> None:
     for title, lines in (
         ("verified", [proof_line(proof) for proof in record["proofs"]]),
         ("remains", record["remaining"]),
+        ("note", record["notes"]),
         ("next", record["next_steps"]),
     ):
         for line in lines:

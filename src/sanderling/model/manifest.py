@@ -10,9 +10,10 @@ from sanderling.core.precision import Precision
 from sanderling.core.tensor import TensorSpec
 from sanderling.model.plan import OptimizationName, Plan
 from sanderling.model.preprocessing import Preprocessing
+from sanderling.model.text import EmbeddingSpec, TextSpec
 
 SCHEMA_VERSION = 1
-Metric = Literal["top1", "map", "agreement", "cosine"]
+Metric = Literal["top1", "map", "agreement", "cosine", "perplexity"]
 
 
 class _Record(BaseModel):
@@ -22,7 +23,7 @@ class _Record(BaseModel):
 class Source(_Record):
     """What the package was built from."""
 
-    format: Literal["onnx", "torch.export", "torch.module", "torch.pickle"]
+    format: Literal["onnx", "torch.export", "torch.module", "torch.pickle", "huggingface", "gguf"]
     name: str
     sha256: str | None = None
 
@@ -46,10 +47,11 @@ class Accuracy(_Record):
     """How a variant does on evaluation data, against FP32.
 
     Attributes:
-        metric: ``top1`` (labels), ``map`` (boxes, mAP50-95), ``agreement`` (same first class as FP32), or ``cosine``
-            (of the outputs).
-        value: percent for ``top1``, ``map`` and ``agreement``; in [-1, 1] for ``cosine``.
-        drop: FP32's value minus this one's, percentage points (``cosine``: 1 − cosine).
+        metric: ``top1`` (labels), ``map`` (boxes, mAP50-95), ``agreement`` (same first class as FP32), ``cosine`` (of
+            the outputs), or ``perplexity`` (of a language model).
+        value: percent for ``top1``, ``map`` and ``agreement``; in [-1, 1] for ``cosine``; from 1 for ``perplexity``.
+        drop: FP32's value minus this one's, percentage points (``cosine``: 1 − cosine; ``perplexity``: by how many
+            percent it is higher).
         drop_upper: upper confidence bound of ``drop``, of one variant by itself.
         confidence: of that bound; INT8 and mixed precision share what may go wrong, so that theirs is higher.
         samples: how many samples it was measured on.
@@ -92,7 +94,8 @@ class Budget(_Record):
     """What accuracy may cost; held against the upper confidence bound.
 
     Attributes:
-        metric: ``top1``, ``map`` or ``agreement`` (percentage points), or ``cosine`` (1 − cosine).
+        metric: ``top1``, ``map`` or ``agreement`` (percentage points), ``cosine`` (1 − cosine), or ``perplexity``
+            (percent).
         limit: largest drop allowed.
     """
 
@@ -134,6 +137,8 @@ class Manifest(_Record):
     Attributes:
         row_cost: None in packages that were built before it was kept.
         plans: by fingerprint of a kind of device, what was measured to be best there.
+        text: what a language model reads and writes; None for any other model.
+        embedding: how texts are embedded; None for a model that embeds none.
     """
 
     schema_version: Literal[1] = 1
@@ -149,6 +154,8 @@ class Manifest(_Record):
     golden: Golden
     row_cost: RowCost | None = None
     plans: dict[str, Plan] = {}
+    text: TextSpec | None = None
+    embedding: EmbeddingSpec | None = None
     files: dict[str, FileEntry]
 
     def variant(self, identifier: str) -> Variant | None:

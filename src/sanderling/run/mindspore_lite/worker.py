@@ -7,8 +7,6 @@ it happens here. It reads no ONNX and imports nothing that does.
 from __future__ import annotations
 
 import os
-import threading
-import time
 from collections import OrderedDict
 from collections.abc import Callable
 from functools import partial
@@ -27,7 +25,6 @@ from sanderling.run.worker import main
 
 Shapes = tuple[tuple[int, ...], ...]
 _LOG_BYTES = 1 << 20
-_LOOK_S = 1.0
 
 
 class RuntimeExecutable:
@@ -147,14 +144,6 @@ class _Log:
 _LOG = _Log()
 
 
-def _end_with(parent: int) -> None:
-    """End this process when its parent has ended, though native code may hang."""
-    while os.getppid() == parent:
-        time.sleep(_LOOK_S)
-    os._exit(1)
-
-
 if __name__ == "__main__":
-    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
     _LOG.keep()
     main(_load)

@@ -10,13 +10,17 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
 
 from sanderling.core.errors import TensorError
 from sanderling.core.tensor import Array
 from sanderling.run.results import Outputs
 from sanderling.serve.classification import classified
 from sanderling.serve.errors import RequestError
+from sanderling.serve.long_json import LONG_BYTES, read_long, write_numbers
 from sanderling.serve.parameters import check_parameters, read_deadline_ms, read_priority
 from sanderling.serve.shared_memory import Place, SharedMemoryRegistry, place_of
 from sanderling.serve.tensors import (
@@ -26,6 +30,7 @@ from sanderling.serve.tensors import (
     decode_json,
     encode_binary,
     encode_json,
+    finite_numbers,
 )
 
 if TYPE_CHECKING:
@@ -34,6 +39,7 @@ if TYPE_CHECKING:
 _MOST_TENSORS = 1024
 _KEPT_PLANS = 256
 _KEPT_BYTES = 4096
+_LONG_ELEMENTS = 16 * 1024  # of an answer's JSON
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,27 +74,35 @@ class _Plan(NamedTuple):
 
     inputs: tuple[_PlannedInput, ...]
     outputs: tuple[WantedOutput, ...]
+    names: tuple[str, ...]
+    places: Mapping[str, Place]
     identifier: str
     all_binary: bool
+    is_binary: bool
     parameters: Mapping[str, Any]
     priority: int
 
 
-@dataclass(slots=True)
-class InferRequest:
+class InferRequest(NamedTuple):
     """What a client asks for.
 
     Attributes:
         outputs: empty for all of them.
+        names: of the outputs.
+        places: of those that are written to shared memory.
         all_binary: of outputs that are not named.
+        is_binary: whether every output comes as bytes, and as it is.
         deadline_ms: from now; None without one.
         priority: as of ``Session.run``.
     """
 
     feeds: dict[str, Array]
     outputs: Sequence[WantedOutput] = ()
+    names: Sequence[str] = ()
+    places: Mapping[str, Place] = MappingProxyType({})
     identifier: str = ""
     all_binary: bool = False
+    is_binary: bool = False
     deadline_ms: float | None = None
     priority: int = 0
 
@@ -117,11 +131,33 @@ def read_request(
     return InferRequest(
         _bind(plan.inputs, body[length:], memory),
         plan.outputs,
+        plan.names,
+        plan.places,
         plan.identifier,
-        all_binary=plan.all_binary,
-        deadline_ms=read_deadline_ms(plan.parameters, left_ms),
-        priority=plan.priority,
+        plan.all_binary,
+        plan.is_binary,
+        read_deadline_ms(plan.parameters, left_ms),
+        plan.priority,
     )
+
+
+def is_long(body: memoryview, header_length: int | None) -> bool:
+    """Whether reading a request takes longer than an event loop may be held up."""
+    length = len(body) if header_length is None else header_length
+    if length > LONG_BYTES:
+        return True
+    if len(body) <= LONG_BYTES:
+        return False
+    header = bytes(body[:length])
+    return b"BYTES" in header or b"\\" in header  # strings are read one by one; a backslash may hide the word
+
+
+def has_long_answer(request: InferRequest, outputs: Outputs) -> bool:
+    """Whether writing the answer takes longer than an event loop may be held up."""
+    if not request.outputs:
+        return not request.all_binary and sum(array.size for array in outputs.values()) > _LONG_ELEMENTS
+    listed = [outputs[each.name].size for each in request.outputs if not each.binary and each.place is None]
+    return sum(listed) > _LONG_ELEMENTS
 
 
 def write_response(
@@ -141,24 +177,23 @@ def write_response(
     Raises:
         TensorError: an output cannot be written the way that was asked for.
     """
-    wanted = request.outputs or [WantedOutput(name, request.all_binary) for name in outputs]
-    is_plain = not (request.identifier or outputs.stale or outputs.tripped)
-    if is_plain and all(each.binary and not each.classes and each.place is None for each in wanted):
-        arrays = [outputs[each.name] for each in wanted]
-        said = tuple([(each.name, _datatype(array), array.shape) for each, array in zip(wanted, arrays, strict=True)])
-        tails = [encode_binary(array) for array in arrays]
+    if not (request.identifier or outputs.stale or outputs.tripped) and request.is_binary:
+        names = request.names or outputs
+        tails = [encode_binary(outputs[name]) for name in names]
+        said = tuple([(name, outputs[name].dtype, outputs[name].shape) for name in names])
         return _kept_text(model.name, model.version, said, tuple(map(len, tails))), tails
+    wanted = request.outputs or [WantedOutput(name, request.all_binary) for name in outputs]
     return _written(model, request, outputs, wanted, written)
 
 
 @lru_cache(_KEPT_PLANS)
 def _kept_text(
-    name: str, version: str, said: tuple[tuple[str, str, tuple[int, ...]], ...], sizes: tuple[int, ...]
+    name: str, version: str, said: tuple[tuple[str, np.dtype[Any], tuple[int, ...]], ...], sizes: tuple[int, ...]
 ) -> bytes:
     """The JSON of an answer whose tensors all come as bytes; a model's answers mostly say the same."""
     entries = [
-        {"name": output, "datatype": datatype, "shape": shape, "parameters": {"binary_data_size": size}}
-        for (output, datatype, shape), size in zip(said, sizes, strict=True)
+        {"name": output, "datatype": _datatype(dtype), "shape": shape, "parameters": {"binary_data_size": size}}
+        for (output, dtype, shape), size in zip(said, sizes, strict=True)
     ]
     return _compact({"model_name": name, "model_version": version, "outputs": entries})
 
@@ -170,35 +205,44 @@ def _written(
     wanted: Sequence[WantedOutput],
     written: Mapping[str, int],
 ) -> tuple[bytes, list[Buffer]]:
-    entries: list[dict[str, Any]] = []
+    entries: list[bytes] = []
     tails: list[Buffer] = []
     for each in wanted:
         array = outputs[each.name]
         if each.classes:
             array = classified(array, each.classes, model.session.manifest.labels)
-        entry: dict[str, Any] = {"name": each.name, "datatype": _datatype(array), "shape": array.shape}
+        entry: dict[str, Any] = {"name": each.name, "datatype": _datatype(array.dtype), "shape": array.shape}
         if each.place is not None:
             entry["parameters"] = _place_parameters(each.place, written[each.name])
         elif each.binary:
             tails.append(encode_binary(array))
             entry["parameters"] = {"binary_data_size": len(tails[-1])}
+        elif array.size > _LONG_ELEMENTS and array.dtype.kind not in "OUS":
+            numbers = b"".join(write_numbers(finite_numbers(each.name, array)))
+            entries.append(_with(entry, "data", numbers))
+            continue
         else:
             entry["data"] = encode_json(each.name, array)
-        entries.append(entry)
-    answer: dict[str, Any] = {"model_name": model.name, "model_version": model.version, "outputs": entries}
+        entries.append(_compact(entry))
+    answer: dict[str, Any] = {"model_name": model.name, "model_version": model.version}
     if request.identifier:
         answer["id"] = request.identifier
     if outputs.stale or outputs.tripped:
         answer["parameters"] = {"stale": outputs.stale, "tripped": outputs.tripped}
-    return _compact(answer), tails
+    return _with(answer, "outputs", b",".join(entries)), tails
+
+
+def _with(content: dict[str, Any], name: str, elements: bytes) -> bytes:
+    """JSON of an object that is not empty, and of a list in it whose elements are JSON already."""
+    return b'%s,"%s":[%s]}' % (_compact(content)[:-1], name.encode(), elements)
 
 
 def _compact(content: object) -> bytes:
     return json.dumps(content, separators=(",", ":"), allow_nan=False).encode()
 
 
-def _datatype(array: Array) -> str:
-    return "BYTES" if array.dtype.kind in "OUS" else datatype_of(array.dtype)
+def _datatype(dtype: np.dtype[Any]) -> str:
+    return "BYTES" if dtype.kind in "OUS" else datatype_of(dtype)
 
 
 def _plan(text: memoryview | bytes) -> _Plan:
@@ -213,11 +257,16 @@ def _plan(text: memoryview | bytes) -> _Plan:
     if not isinstance(identifier, str):
         raise RequestError(f"'id' is a {type(identifier).__name__}: expected a string")
     all_binary = _flag(parameters, "binary_data_output")
+    planned = tuple(map(_planned_input, inputs))
+    outputs = tuple(_wanted(content.get("outputs"), binary=all_binary))
     return _Plan(
-        tuple(map(_planned_input, inputs)),
-        tuple(_wanted(content.get("outputs"), binary=all_binary)),
+        planned,
+        outputs,
+        tuple(output.name for output in outputs),
+        {output.name: output.place for output in outputs if output.place is not None},
         identifier,
         all_binary,
+        all(each.binary and not each.classes and each.place is None for each in outputs) if outputs else all_binary,
         parameters,
         read_priority(parameters),
     )
@@ -267,7 +316,8 @@ def _bind(inputs: Sequence[_PlannedInput], tail: memoryview, memory: SharedMemor
 
 def _parse(text: memoryview | bytes) -> dict[str, Any]:
     try:
-        content = json.loads(str(text, "utf-8"))
+        decoded = str(text, "utf-8")
+        content = json.loads(decoded) if len(decoded) <= LONG_BYTES else read_long(decoded)
     except UnicodeDecodeError as error:
         raise RequestError(f"the request's JSON is not UTF-8: {error.reason} at byte {error.start}") from None
     except RecursionError:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 _CHUNKED = b"chunked"
 _KEPT_HEADS = 256
+_LARGE_BYTES = 2**20  # from which on a body counts for what all together may hold
 _LINGER_S = 2.0  # in which a client may read why its request was refused, before the connection is closed
 
 
@@ -63,6 +64,8 @@ class Connection(asyncio.BufferedProtocol):
         "_chunks",
         "_exchange",
         "_head",
+        "_held_bytes",
+        "_is_paused",
         "_is_pumping",
         "_keep_alive",
         "_rest",
@@ -86,6 +89,8 @@ class Connection(asyncio.BufferedProtocol):
         self._exchange: Exchange | None = None
         self._keep_alive = True
         self._is_pumping = False
+        self._held_bytes = 0
+        self._is_paused = False
 
     @property
     def is_idle(self) -> bool:
@@ -104,6 +109,7 @@ class Connection(asyncio.BufferedProtocol):
         """Called by the loop: the client has hung up, or the connection was closed."""
         self.server.forget(self)
         self._drop()
+        self._let_go()
         if self.can_write is not None:
             self.can_write.set()
 
@@ -147,8 +153,9 @@ class Connection(asyncio.BufferedProtocol):
             self._rest = self._rest + came if self._rest else came
             if self._state is not _State.BUSY:
                 self._pump()
-            if self._must_wait and len(self._rest) > self.server.limits.header_bytes:
+            if self._rest and self._must_wait and len(self._rest) > self.server.limits.header_bytes:
                 self.transport.pause_reading()
+                self._is_paused = True
 
     @property
     def _must_wait(self) -> bool:
@@ -200,13 +207,15 @@ class Connection(asyncio.BufferedProtocol):
         if parts:
             self.send(parts)
         keeps_alive = self.keeps_alive
+        if self._held_bytes:
+            self._let_go()
         self._head = self._body = self._chunks = self._exchange = None
         if not keeps_alive:
             self._linger()
             return
         self._state = _State.HEAD
         self._wait(self.server.limits.header_s if self._rest else self.server.limits.idle_s)
-        if not self._is_pumping:
+        if not self._is_pumping and (self._rest or self._is_paused):
             self._go_on()
 
     def fail(self, error: BaseException) -> None:
@@ -217,6 +226,7 @@ class Connection(asyncio.BufferedProtocol):
         """Tell the client of an error, and close the connection: what follows in it has no meaning."""
         self._keep_alive = False
         self._drop()
+        self._let_go()
         self.send([answers.whole_error(error, keep_alive=False)])
         self._head = self._body = self._chunks = self._exchange = None
         self._linger()
@@ -224,7 +234,8 @@ class Connection(asyncio.BufferedProtocol):
     def _go_on(self) -> None:
         """Take what has waited, and read again."""
         self._pump()
-        if not self._must_wait and not self.transport.is_closing() and not self.transport.is_reading():
+        if self._is_paused and not self._must_wait and not self.transport.is_closing():
+            self._is_paused = False
             self.transport.resume_reading()
 
     def _pump(self) -> None:
@@ -275,15 +286,20 @@ class Connection(asyncio.BufferedProtocol):
         self._head = head = self._parsed(data[:end])
         self._rest = data[end:]
         check_size(head.length, limits.body_bytes)
+        if head.length > _LARGE_BYTES:
+            self._hold(head.length)
         self._exchange = InferExchange(self, head, head.model) if head.model else AsgiExchange(self, head)
         self._wait(limits.body_s)
         if isinstance(head, ChunkedHead) and head.chunked:
             self._chunks, self._state = head, _State.CHUNKS
         else:
-            self._body = self.server.bodies.take(head.length, head.json_length or 0)
+            self._body = body = self.server.bodies.take(head.length, head.json_length or 0)
             if head.length:
-                self._rest = self._rest[self._body.put(self._rest) :]
+                self._rest = self._rest[body.put(self._rest) :]
             self._state = _State.BODY
+            if body.is_whole:
+                self._begin(body.data)
+                return True
         if head.expects_continue and not self._rest and not (self._body and self._body.filled):
             self.send([answers.CONTINUE])
         return True
@@ -307,6 +323,8 @@ class Connection(asyncio.BufferedProtocol):
         data, self._rest = self._rest, b""
         if data:
             self._chunks.feed(data)
+            if len(self._chunks.body) > _LARGE_BYTES and not self._held_bytes:  # and nobody knows how many more
+                self._hold(self.server.limits.body_bytes)
         if not self._chunks.is_whole:
             return False
         if self._chunks.has_more:  # where the next request begins is not known
@@ -320,6 +338,14 @@ class Connection(asyncio.BufferedProtocol):
         self._state = _State.BUSY
         self.deadline_s = math.inf
         self._exchange.start(body)
+
+    def _hold(self, size_bytes: int) -> None:
+        self.server.hold(size_bytes)
+        self._held_bytes = size_bytes
+
+    def _let_go(self) -> None:
+        self.server.let_go(self._held_bytes)
+        self._held_bytes = 0
 
     def _wait(self, seconds: float) -> None:
         self.deadline_s = self.server.loop.time() + seconds

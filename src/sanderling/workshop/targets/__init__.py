@@ -9,7 +9,11 @@ from sanderling.workshop.targets.base import Target
 
 TARGETS = {
     "harmonyos": "harmonyos",
+    "ascend": "ascend",
+    "openharmony": "openharmony",
+    "openvino": "openvino_",
     "ort": "ort_",
+    "rknn": "rknn_",
 }
 
 

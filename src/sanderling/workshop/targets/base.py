@@ -74,6 +74,7 @@ class Exported:
         proofs: what was verified here.
         remaining: what only the device can show.
         next_steps: commands, in their order.
+        notes: what whoever uses the files must know, and what was found on the way.
         details: of the target's own, as plain values for ``export.json``.
     """
 
@@ -82,6 +83,7 @@ class Exported:
     proofs: tuple[Proof, ...]
     remaining: tuple[str, ...] = ()
     next_steps: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
     details: Mapping[str, object] = field(default_factory=dict)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from importlib.metadata import version as version_of
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +57,7 @@ def export(
         require_accepted(refused, found.name, f"variant '{identifier}'")
     with replacing(folder) as made:
         made.mkdir()
-        exported = found.export(ExportRequest(package, made, device, variant, options, progress))
+        exported = found.export(ExportRequest(package, made.absolute(), device, variant, options, progress))
         _check_proofs(exported.proofs, found.name)
         rewrites = [refusal for refused in refusals.values() for refusal in refused]
         record = _record(exported, made, package, found, device, variants, options, rewrites)
@@ -99,8 +100,6 @@ def _record(
     options: Mapping[str, str],
     rewrites: list[Refusal],
 ) -> dict[str, Any]:
-    from sanderling import __version__
-
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     named = {path.relative_to(folder).as_posix(): path for path in files}
     if named.keys() != exported.files.keys():
@@ -108,23 +107,29 @@ def _record(
         raise EngineError(f"target '{found.name}' wrote other files than it lists: {', '.join(strange)}")
     return {
         "schema_version": 1,
-        "sanderling": __version__,
+        "sanderling": version_of("sanderling"),
         "target": found.name,
         "device": device,
         "variants": list(variants),
-        "options": dict(options),
+        "options": {name: _without_folder(value) for name, value in options.items()},
         "package": {"name": package.manifest.name, "manifest_sha256": sha256_of(package.path / MANIFEST)},
         "tool": exported.tool,
         "proofs": [asdict(proof) for proof in exported.proofs],
         "rewrites": [asdict(refusal) for refusal in rewrites],
         "remaining": list(exported.remaining),
         "next_steps": list(exported.next_steps),
+        "notes": list(exported.notes),
         "details": dict(exported.details),
         "files": {
             name: {"what": exported.files[name], "sha256": sha256_of(path), "size_bytes": path.stat().st_size}
             for name, path in named.items()
         },
     }
+
+
+def _without_folder(value: str) -> str:
+    """A value of an option; of a file or folder only its name, so that no record names a user's disk."""
+    return Path(value).name if Path(value).exists() else value
 
 
 def _write(record: Mapping[str, Any], folder: Path) -> None:

@@ -10,15 +10,19 @@ from pathlib import Path
 import numpy as np
 import onnx
 
-from sanderling.core.errors import EngineError, ModelError
+from sanderling.core.errors import EngineError, ModelError, OptionError
 from sanderling.core.statistics import relative_error
 from sanderling.core.tensor import Array, Feeds
 from sanderling.measure.golden import Runs, wrong_outputs
+from sanderling.measure.samples import Samples
 from sanderling.model.graph import all_nodes, write_graph
 from sanderling.model.package import GoldenVectors, Package
-from sanderling.run.engines.base import Compute, EngineOptions
+from sanderling.run.engines import engine
+from sanderling.run.engines.base import EngineOptions
 from sanderling.run.isolated import Worker
 from sanderling.workshop.targets.base import Proof, Refusal
+
+_LOAD_S = 600.0
 
 
 def golden_proof(runs: Runs, package: Package, variant: str, *, on: str) -> Proof:
@@ -39,23 +43,38 @@ def golden_proof(runs: Runs, package: Package, variant: str, *, on: str) -> Proo
     return Proof(f"{what} (as close to FP32 as the variant itself)", on, error, None, passed=True)
 
 
-def first_class_agreement(expected: Array, got: Array) -> float:
-    """Share of rows whose largest value lies at the same place, in percent; arrays are (rows, classes)."""
-    return float(np.mean(expected.argmax(axis=-1) == got.argmax(axis=-1)) * 100)
+def agreement_proof(runs: Runs, reference: Runs, samples: Samples, limit: float, *, on: str) -> Proof:
+    """Share of samples, in percent, whose first class is that of the reference.
+
+    Raises:
+        OptionError: the first output has no classes: it is not (rows, classes).
+    """
+    equal = []
+    for feeds in samples.batches(1):
+        expected = next(iter(reference.run(feeds).values()))
+        if expected.ndim != 2:
+            raise OptionError(f"no classes to compare: the first output has shape {list(expected.shape)}")
+        got = next(iter(runs.run(feeds).values()))
+        equal.append(np.array_equal(expected.argmax(axis=-1), got.argmax(axis=-1)))
+    value = 100 * sum(equal) / len(equal)
+    what = f"first class of {len(equal)} samples equal to ONNX Runtime's, percent"
+    return Proof(what, on, value, limit, passed=value >= limit)
 
 
-def engine_refusals(engine: str, model: onnx.ModelProto, compute: Compute = Compute.EXACT) -> tuple[Refusal, ...]:
-    """Let an engine load the graph, in a process of its own, and say what it does not take."""
-    with tempfile.TemporaryDirectory() as folder:
+def engine_refusals(name: str, model: onnx.ModelProto, options: EngineOptions) -> tuple[Refusal, ...]:
+    """Let an engine load the graph, in a process of its own, and say what it does not take.
+
+    Raises:
+        UnavailableError: the engine is not installed.
+    """
+    engine(name)
+    with tempfile.TemporaryDirectory() as folder, Worker() as worker:
         file = Path(folder) / "model.onnx"
         write_graph(model, file)
-        worker = Worker()
         try:
-            worker.load(engine, file, EngineOptions(threads=1, compute=compute)).close()
+            worker.load(name, file, options, timeout_s=_LOAD_S).close()
         except (ModelError, EngineError) as error:
             return (refusal_of(error, model, file),)
-        finally:
-            worker.close()
     return ()
 
 

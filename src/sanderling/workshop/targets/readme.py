@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 
@@ -23,6 +23,7 @@ def readme(record: Mapping[str, Any]) -> str:
         "",
         *(f"- {item}" for item in record["remaining"]),
         "",
+        *_notes(record["notes"]),
         "## Next",
         "",
         "```",
@@ -37,6 +38,10 @@ def readme(record: Mapping[str, Any]) -> str:
         "",
     ]
     return "\n".join(lines)
+
+
+def _notes(notes: Sequence[str]) -> list[str]:
+    return ["## Notes", "", *(f"- {note}" for note in notes), ""] if notes else []
 
 
 def proof_line(proof: Mapping[str, Any]) -> str:

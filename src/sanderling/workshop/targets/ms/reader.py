@@ -78,7 +78,6 @@ class MsNode:
 class MsModel:
     """A whole file."""
 
-    version: str
     tensors: tuple[MsTensor, ...]
     nodes: tuple[MsNode, ...]
     inputs: tuple[MsTensor, ...]
@@ -96,7 +95,6 @@ class Description:
             casts are not counted.
     """
 
-    version: str
     inputs: tuple[MsTensor, ...]
     outputs: tuple[MsTensor, ...]
     operators: dict[str, int]
@@ -116,7 +114,6 @@ def describe(model: MsModel) -> Description:
     for tensor in model.tensors:
         sizes[tensor.dtype] += len(tensor.data)
     return Description(
-        model.version,
         model.inputs,
         model.outputs,
         dict(Counter(node.operator for node in model.nodes).most_common()),
@@ -143,19 +140,31 @@ def read(path: Path) -> MsModel:
         raise ModelError(f"{path} is a damaged .ms: {first_line(error)}") from error
 
 
+def nodes_of(data: bytes) -> Iterator[tuple[str, Fields]]:
+    """Operator of each node, and the fields of its own that are in the file."""
+    for fields in _root(data).tables(6):
+        primitive = fields.inner(2)
+        yield _operator(primitive), primitive.inner(1)
+
+
+def _root(data: bytes) -> Fields:
+    return Fields(Table(data, struct.unpack_from("<I", data)[0]))
+
+
 def _model(data: bytes) -> MsModel:
-    root = _Fields(Table(data, struct.unpack_from("<I", data)[0]))
+    root = _root(data)
     tensors = tuple(_tensor(fields) for fields in root.tables(7))
+    nodes = tuple(_node(fields) for fields in root.tables(6))
+    given, returned = root.numbers(3), root.numbers(4)
+    named = {*given, *returned, *(place for node in nodes for place in (*node.inputs, *node.outputs))}
+    if not all(0 <= place < len(tensors) for place in named):
+        raise ValueError(f"it names tensors that are not among its {len(tensors)}")
     return MsModel(
-        root.text(1),
-        tensors,
-        tuple(_node(fields) for fields in root.tables(6)),
-        tuple(tensors[place] for place in root.numbers(3)),
-        tuple(tensors[place] for place in root.numbers(4)),
+        tensors, nodes, tuple(tensors[place] for place in given), tuple(tensors[place] for place in returned)
     )
 
 
-def _tensor(fields: _Fields) -> MsTensor:
+def _tensor(fields: Fields) -> MsTensor:
     kind = fields.number(1)
     return MsTensor(
         fields.text(9),
@@ -166,77 +175,79 @@ def _tensor(fields: _Fields) -> MsTensor:
     )
 
 
-def _scale(fields: _Fields) -> Scale:
+def _scale(fields: Fields) -> Scale:
     return Scale(fields.real(0, 1.0), fields.number(1), fields.number(5, 8))
 
 
-def _node(fields: _Fields) -> MsNode:
-    kind = fields.inner(2).byte(0)
-    names = _operators()
-    operator = names[kind - 1] if 0 < kind <= len(names) else f"operator {kind}"
-    return MsNode(fields.text(0), operator, tuple(fields.numbers(3)), tuple(fields.numbers(4)))
+def _node(fields: Fields) -> MsNode:
+    return MsNode(fields.text(0), _operator(fields.inner(2)), tuple(fields.numbers(3)), tuple(fields.numbers(4)))
 
 
-class _Fields:
+def _operator(primitive: Fields) -> str:
+    kind, names = primitive.byte(0), _operators()
+    return names[kind - 1] if 0 < kind <= len(names) else f"operator {kind}"
+
+
+class Fields:
     """One table of a flatbuffer; its fields by their place in the schema."""
 
     def __init__(self, table: Table) -> None:
         self._table = table
 
-    def _at(self, place: int) -> int:
+    def place(self, place: int) -> int:
         """Where a field is, from the start of the file; 0 where it has its default."""
         offset = self._table.Offset(_VTABLE_BYTES + 2 * place)
         return offset + self._table.Pos if offset else 0
 
     def number(self, place: int, default: int = 0) -> int:
         """A field of type int."""
-        at = self._at(place)
+        at = self.place(place)
         return int(self._table.Get(number_types.Int32Flags, at)) if at else default
 
     def byte(self, place: int) -> int:
         """A field of type ubyte, such as the kind of a union."""
-        at = self._at(place)
+        at = self.place(place)
         return int(self._table.Get(number_types.Uint8Flags, at)) if at else 0
 
     def real(self, place: int, default: float) -> float:
         """A field of type double."""
-        at = self._at(place)
+        at = self.place(place)
         return float(self._table.Get(number_types.Float64Flags, at)) if at else default
 
     def text(self, place: int) -> str:
         """A string."""
-        at = self._at(place)
+        at = self.place(place)
         return self._table.String(at).decode(errors="replace") if at else ""
 
     def length(self, place: int) -> int:
         """How many elements a vector has."""
-        at = self._at(place)
+        at = self.place(place)
         return int(self._table.VectorLen(at - self._table.Pos)) if at else 0
 
     def numbers(self, place: int) -> list[int]:
         """A vector of 32-bit integers."""
         count = self.length(place)
-        start = self._table.Vector(self._at(place) - self._table.Pos) if count else 0
+        start = self._table.Vector(self.place(place) - self._table.Pos) if count else 0
         return list(struct.unpack_from(f"<{count}i", self._table.Bytes, start))
 
     def raw(self, place: int) -> bytes:
         """A vector of bytes."""
         count = self.length(place)
-        start = self._table.Vector(self._at(place) - self._table.Pos) if count else 0
+        start = self._table.Vector(self.place(place) - self._table.Pos) if count else 0
         if start + count > len(self._table.Bytes):
             raise ValueError(f"{count} bytes reach beyond its end")
         return bytes(self._table.Bytes[start : start + count])
 
-    def tables(self, place: int) -> Iterator[_Fields]:
+    def tables(self, place: int) -> Iterator[Fields]:
         """A vector of tables."""
         count = self.length(place)
-        start = self._table.Vector(self._at(place) - self._table.Pos) if count else 0
+        start = self._table.Vector(self.place(place) - self._table.Pos) if count else 0
         for index in range(count):
-            yield _Fields(Table(self._table.Bytes, self._table.Indirect(start + 4 * index)))
+            yield Fields(Table(self._table.Bytes, self._table.Indirect(start + 4 * index)))
 
-    def inner(self, place: int) -> _Fields:
+    def inner(self, place: int) -> Fields:
         """A table."""
-        return _Fields(Table(self._table.Bytes, self._table.Indirect(self._at(place))))
+        return Fields(Table(self._table.Bytes, self._table.Indirect(self.place(place))))
 
 
 @functools.cache

@@ -16,15 +16,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from sanderling.core.errors import ModelError
+from sanderling.core.files import replacing
 from sanderling.workshop.targets.ms.converter import Converter
+from sanderling.workshop.targets.ms.standins import restored, stand_in
 
 if TYPE_CHECKING:
     import onnx
 
-    from sanderling.run.litert.flatbuffer import Operation, Program
+    from sanderling.run.litert.flatbuffer import Operation, Program, Tensor
 
 Shapes = Mapping[str, tuple[int, ...]]
-UNREAD = ("BROADCAST_TO", "ELU", "GELU", "SELECT_V2", "SIGN")  # operators of TFLite that the converter does not know
+_UNREAD = ("SELECT_V2", "SIGN")  # operators of TFLite that the converter does not know
 
 
 def write_float(model: onnx.ModelProto, target: Path, shapes: Shapes, converter: Converter, *, half: bool) -> None:
@@ -55,7 +57,12 @@ def write_int8(model: onnx.ModelProto, target: Path, shapes: Shapes, converter: 
     """Write a graph with QuantizeLinear and DequantizeLinear, with its codes; arguments and errors as above."""
     from sanderling.run.litert.flatbuffer import serialize
 
-    _convert(serialize(tflite_program(model, shapes)), ".tflite", target, converter, half=False)
+    program = tflite_program(model, shapes)
+    count = stand_in(program)
+    with replacing(target) as temporary:
+        written = temporary.with_name("converted.ms")
+        _convert(serialize(program), ".tflite", written, converter, half=False)
+        temporary.write_bytes(restored(written.read_bytes(), count))
 
 
 def tflite_program(model: onnx.ModelProto, shapes: Shapes) -> Program:
@@ -70,27 +77,46 @@ def tflite_program(model: onnx.ModelProto, shapes: Shapes) -> Program:
 
     program = Lowering(read_fixed(model, shapes, WRITERS)).run(WRITERS)
     for operation in program.used():
-        if operation.code in UNREAD:
+        approximate = bool(operation.options and operation.options[1].get("approximate"))
+        if operation.code in _UNREAD or approximate:
             told = f"MindSpore's converter does not read TFLite's {operation.code}"
             raise ModelError(f"operator {operation.origin}: {told}")
     for tensor, value in zip(program.outputs, model.graph.output, strict=True):
         tensor.name = value.name
-    program.operations = [_with_rows_open(operation) for operation in program.operations]
+    program.operations = [_with_rows_open(_tiled(operation)) for operation in program.operations]
     return program
+
+
+def _tiled(operation: Operation) -> Operation:
+    """Write a broadcast, which the converter does not read, as repeats along each axis.
+
+    Raises:
+        ModelError: it adds axes.
+    """
+    if operation.code != "BROADCAST_TO":
+        return operation
+    given, made = operation.inputs[0], operation.outputs[0]
+    if given is None or len(given.shape) != len(made.shape):
+        raise ModelError(f"operator {operation.origin}: MindSpore's converter does not read a broadcast that adds axes")
+    repeats = [size // own for size, own in zip(made.shape, given.shape, strict=True)]
+    return replace(operation, code="TILE", inputs=(given, _ints(repeats)))
 
 
 def _with_rows_open(operation: Operation) -> Operation:
     """Let a Reshape that keeps the first axis take any number of rows, so that the file can be resized."""
-    from sanderling.run.litert.flatbuffer import Tensor
-
     if operation.code != "RESHAPE":
         return operation
     given, made = operation.inputs[0], operation.outputs[0]
     if given is None or not made.shape or given.shape[:1] != made.shape[:1]:
         return operation
     sizes = [-1, *made.shape[1:]]
-    asked = Tensor("sizes", "int32", (len(sizes),), np.array(sizes, np.int32))
-    return replace(operation, inputs=(given, asked), options=("ReshapeOptions", {"newShape": sizes}))
+    return replace(operation, inputs=(given, _ints(sizes)), options=("ReshapeOptions", {"newShape": sizes}))
+
+
+def _ints(values: list[int]) -> Tensor:
+    from sanderling.run.litert.flatbuffer import Tensor
+
+    return Tensor("constant", "int32", (len(values),), np.array(values, np.int32))
 
 
 def _convert(data: bytes, suffix: str, target: Path, converter: Converter, *, half: bool) -> None:

@@ -1,0 +1,1 @@
+"""Language models on the device: engines, sampling, conversations."""
