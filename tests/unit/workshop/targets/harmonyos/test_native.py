@@ -13,8 +13,8 @@ from sanderling.workshop.targets.harmonyos import toolchain
 from tests.arkts import MODULE, SOURCES
 
 SOURCE = MODULE / "src" / "main" / "cpp"
-STUBS = Path(__file__).parents[3] / "data" / "ohos"
-SCRIPT = Path(__file__).parents[3] / "data" / "arkts" / "offline.js"
+STUBS = Path(__file__).parents[4] / "data" / "ohos"
+SCRIPT = Path(__file__).parents[4] / "data" / "arkts" / "offline.js"
 WARNINGS = ("-Wall", "-Wextra", "-Werror")
 
 LIFE = """

@@ -22,7 +22,7 @@ from sanderling.workshop.targets.harmonyos.module import (
     write_description,
     write_project,
 )
-from tests.unit.workshop.harmonyos.conftest import THERMAL, model_entry
+from tests.unit.workshop.targets.harmonyos.conftest import THERMAL, model_entry
 
 
 @pytest.fixture

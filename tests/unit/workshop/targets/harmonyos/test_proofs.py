@@ -15,7 +15,7 @@ from sanderling.workshop.targets.harmonyos.proofs import (
     replay_vectors,
     run_golden,
 )
-from tests.unit.workshop.harmonyos.conftest import model_entry
+from tests.unit.workshop.targets.harmonyos.conftest import model_entry
 
 pytestmark = pytest.mark.usefixtures("arkts")
 SOURCES = f"{MODULE}/src/main/ets"
