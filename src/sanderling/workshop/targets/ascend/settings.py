@@ -11,6 +11,7 @@ from sanderling.core.tensor import TensorSpec
 from sanderling.workshop.targets.ascend.aipp import SOURCES, STANDARDS
 from sanderling.workshop.targets.ascend.atc import DYNAMIC, PRECISION_MODES, PRECISION_MODES_V2, Profiles
 
+KIRIN = "kirin"  # as a device
 OPTIONS: Mapping[str, str] = {
     "source": f"picture to feed, converted on the chip by AIPP: {', '.join(SOURCES)}; default: the tensor",
     "matrix": f"how its YUV is meant: {', '.join(STANDARDS)}",
@@ -28,6 +29,7 @@ OPTIONS: Mapping[str, str] = {
 _NUMBER = re.compile(r"-?\d+")
 _NAME = re.compile(r"[A-Za-z]\w*")
 _TIMEOUT_S = "1800"
+_FOR_KIRIN = ("batch", "dims", "axes", "timeout_s")
 
 
 @dataclass(frozen=True)
@@ -63,12 +65,15 @@ class Settings:
     timeout_s: float
 
 
-def read_settings(options: Mapping[str, str]) -> Settings:
+def read_settings(options: Mapping[str, str], device: str = "") -> Settings:
     """Read the options.
 
     Raises:
-        OptionError: a value that is none, or two that exclude each other.
+        OptionError: a value that is none, two that exclude each other, or one that the device does not have.
     """
+    foreign = [name for name in options if name not in _FOR_KIRIN] if device == KIRIN else []
+    if foreign:
+        raise OptionError(f"device '{KIRIN}' has no option '{foreign[0]}': available are {', '.join(_FOR_KIRIN)}")
     settings = Settings(
         source=options.get("source", ""),
         matrix=options.get("matrix", next(iter(STANDARDS))),
