@@ -85,6 +85,8 @@ def main(name: str, arguments: list[str]) -> int:
     if wish == "ok":
         Path(f"{flags['output']}.om").write_text(json.dumps({"made by": f"a fake {name}", **flags}))
     Path("fusion_result.json").write_text("{}")
+    Path("kernel_meta").mkdir(exist_ok=True)
+    Path("kernel_meta", "conv.json").write_text("{}")
     _say("ATC run success, welcome to the next use.")
     return 0
 

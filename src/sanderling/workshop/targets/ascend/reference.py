@@ -92,9 +92,7 @@ def difference(
         for name in (value.name for value in qdq.graph.output):
             step = steps.get(name) or float(np.ptp(wanted[name])) / _LEVELS or 1.0
             worst = max(worst, float(np.abs(got[name] - wanted[name]).max(initial=0)) / step)
-    moved, count = (
-        sum(map(int, values)) for values in zip(*((np.count_nonzero(x), x.size) for x in apart), strict=True)
-    )
+    moved, count = sum(int(np.count_nonzero(array)) for array in apart), sum(array.size for array in apart)
     return Difference(round(worst, 3), moved / max(count, 1))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 import shlex
+import shutil
 from contextlib import closing
 from importlib import metadata
 
@@ -38,8 +39,8 @@ class Writing:
         self._wanted = request.package.variant(request.variant).precision
         self._source = lower(read_graph(request.package.file(variant.file)), "ascend")
         self._program = atc.KIRIN if request.device == KIRIN else atc.PROGRAM
-        self._integers = is_quantized(self._source)
-        self._model = to_deploy(self._source) if self._integers else self._source
+        self._model = to_deploy(self._source) if is_quantized(self._source) else self._source
+        self._integers = any(node.op_type == "AscendQuant" for node in self._model.graph.node)
         self._files: dict[str, str] = {}
         self._proofs: list[Proof] = []
 
@@ -168,9 +169,11 @@ class Writing:
             atc.convert(command, self._request.folder, timeout_s=self._settings.timeout_s)
             self._files[command.result] = f"offline model for {self._request.device}, made by {self._program} here"
             self._request.progress.advance()
-        for path in self._request.folder.rglob("*"):
-            if path.is_file() and path.relative_to(self._request.folder).as_posix() not in self._files:
-                path.unlink()  # reports and caches that are left where it runs
+        for path in self._request.folder.iterdir():  # reports and caches are left where it runs
+            if path.is_dir():
+                shutil.rmtree(path)
+            elif path.name not in self._files:
+                path.unlink()
 
     def _remaining(self, *, converted: bool) -> tuple[str, ...]:
         device = self._request.device

@@ -165,8 +165,8 @@ def test_missing_file_is_told_as_atc_tells_it(fake):
 
 def test_hanging_atc_is_ended_with_all_that_it_started(fake):
     folder = fake("hang")
-    with pytest.raises(EngineError, match=re.escape("atc took longer than 2 s and was ended: atc --framework=5")):
-        convert(FIXED, folder, timeout_s=2)
+    with pytest.raises(EngineError, match=re.escape("atc took longer than 6 s and was ended: atc --framework=5")):
+        convert(FIXED, folder, timeout_s=6)
     child = int((folder / "child.pid").read_text())
     for _ in range(50):
         if not running(child):

@@ -246,6 +246,16 @@ def test_quantised_constant_is_written_as_what_it_stands_for():
     np.testing.assert_array_equal(constant(deploy, "c_d"), np.array([0.25, 1.0, 63.75], np.float32))
 
 
+def test_graph_with_weights_alone_in_eight_bits_becomes_float():
+    constants = {"w": np.arange(-6, 6, dtype=np.int8).reshape(4, 3), "w_s": np.float32(0.1)}
+    nodes = [node("DequantizeLinear", ["w", "w_s"], "w_d"), node("MatMul", ["x", "w_d"], "y")]
+    model = make_model(nodes, [tensor("x", [2, 4])], [tensor("y", [2, 3])], constants)
+    deploy = to_deploy(model)
+    assert operators(deploy) == ["MatMul"]
+    found = difference(model, deploy, [random_arrays({"x": (2, 4)})])
+    assert (found.steps, found.share) == (0.0, 0.0)
+
+
 def reading_integers():
     nodes, constants = qdq("x", 0.1, np.uint8(0))
     return make_model(

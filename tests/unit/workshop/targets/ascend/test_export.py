@@ -243,7 +243,9 @@ def test_atc_that_is_here_is_run(package, tmp_path, atc):
     atc("ok")
     result = exported(package, tmp_path / "out", batch="1,2")
     assert {"model_b1.om", "model_b2.om"} <= result.record["files"].keys()
-    assert "fusion_result.json" not in result.record["files"]
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {
+        *("model.onnx", "convert.sh", "model_b1.om", "model_b2.om", "export.json", "README.md")
+    }
     assert result.record["tool"] == "atc"
     assert json.loads((tmp_path / "out" / "model_b2.om").read_text())["input_shape"] == "image:2,3,16,16"
     assert [(tool.name, tool.found) for tool in target("ascend").tools()] == [("atc", True), ("omg", True)]
