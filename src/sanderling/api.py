@@ -20,15 +20,19 @@ from sanderling.run.pool import Pool
 from sanderling.run.session import load
 
 if TYPE_CHECKING:
+    from sanderling.measure.remote.results import DeviceBench
     from sanderling.workshop.pipeline import BuildResult
     from sanderling.workshop.targets.checking import CheckResult
     from sanderling.workshop.targets.exporting import ExportResult
+    from sanderling.workshop.text.pipeline import TextBuildResult
 
 __all__ = [
     "Policy",
     "Pool",
     "bench",
+    "bench_on",
     "build",
+    "build_text",
     "check",
     "doctor",
     "export",
@@ -40,6 +44,53 @@ __all__ = [
     "tune",
     "verify",
 ]
+
+
+def bench_on(
+    path: str | Path,
+    on: str,
+    *,
+    variants: Sequence[str] = (),
+    threads: int = 0,
+    batch: int = 1,
+    warmup: int = 10,
+    repeats: int = 100,
+    command: str = "sanderling",
+    runner: str | Path | None = None,
+    progress: Progress | None = None,
+) -> DeviceBench:
+    """Verify and time a package on a device, keep the numbers in the package's evidence, and show them in its report.
+
+    Args:
+        path: the package, a folder or a zip.
+        on: ``ssh:[USER@]HOST[:PORT]`` or ``hdc:KEY``.
+        variants: ids; all without any.
+        threads: of one call; 0 means all cores there.
+        batch: rows of one call.
+        warmup: untimed calls of each.
+        repeats: timed calls of each.
+        command: that starts Sanderling there.
+        runner: folder with `bin/sanderling-run` and `lib/libonnxruntime.so` for a device without Sanderling, built by
+            the scripts of an export to ``openharmony``.
+        progress: told about each step.
+
+    Raises:
+        OptionError: an unknown variant, or ``on`` names no device.
+        PackageError: the package is broken.
+        UnavailableError: the device does not answer, or has not what is needed.
+        EngineError: something failed or took too long there.
+        NotMetError: the device does not compute what the package says; nothing is kept.
+    """
+    from sanderling.measure.remote.bench import bench_on as run_bench_on
+    from sanderling.measure.remote.devices import RemoteOptions
+    from sanderling.workshop.report.refresh import refresh_report
+
+    there = RemoteOptions(
+        tuple(variants), threads, batch, warmup, repeats, command, Path(runner) if runner is not None else None
+    )
+    found = run_bench_on(path, on, there, progress)
+    refresh_report(path, progress or Silent())
+    return found
 
 
 def build(
@@ -133,6 +184,49 @@ def build(
         threads=threads,
         repeats=repeats,
         seed=seed,
+    )
+    return run_build(options, progress)
+
+
+def build_text(
+    source: str | Path,
+    output: str | Path,
+    *,
+    precision: str | None = None,
+    budget: str | None = None,
+    calibration: str | Path | None = None,
+    evaluation: str | Path | None = None,
+    threads: int = 0,
+    progress: Progress | None = None,
+) -> TextBuildResult:
+    """Build a package of a language model: ``sanderling build --task text-generation``.
+
+    Args:
+        source: a Hugging Face folder with safetensors, or a GGUF file.
+        output: ``NAME.sdl`` (a folder) or ``NAME.sdl.zip``.
+        precision: a part of ``fp32,fp16,int8,int4``; ``int8`` by default.
+        budget: ``perplexity=5``: by how many percent perplexity may rise over FP32's; 5 by default.
+        calibration: text file to decide on; prose and docstrings that are always there by default.
+        evaluation: text file to report on; other such texts by default.
+        threads: of each measured call; 0 means all usable cores.
+        progress: told about stages, steps and events.
+
+    Raises:
+        InputError: source, options or texts cannot be used; nothing is written.
+        UnavailableError: an extra is missing.
+    """
+    from sanderling.workshop.options import parse_budget
+    from sanderling.workshop.text.options import TextBuildOptions, check_budget, parse_text_precisions
+    from sanderling.workshop.text.pipeline import build_text as run_build
+
+    options = TextBuildOptions(
+        source=str(source),
+        output=Path(output),
+        precisions=parse_text_precisions(precision),
+        budget=check_budget(parse_budget(budget) if budget else None),
+        calibration=Path(calibration) if calibration else None,
+        evaluation=Path(evaluation) if evaluation else None,
+        threads=threads,
     )
     return run_build(options, progress)
 

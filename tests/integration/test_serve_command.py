@@ -82,7 +82,7 @@ def test_a_token_that_was_given_is_not_printed(package):
     [
         ((), 2, "nothing to serve"),
         (("nowhere.sdl",), 2, "nowhere.sdl does not exist"),
-        (("PACKAGE", "PACKAGE"), 2, "has a model 'tiny' already"),
+        (("PACKAGE", "PACKAGE"), 2, "two packages are called 'tiny'"),
         (("PACKAGE", "--http", 70000), 2, "--http 70000 is no port"),
         (("PACKAGE", "--host", "203.0.113.7", "--http", 0, *NO_OTHERS), 2, "HTTP cannot listen at 203.0.113.7:0"),
     ],

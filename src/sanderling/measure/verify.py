@@ -22,6 +22,7 @@ from sanderling.measure.accuracy import (
     metric_for,
     within_budget,
 )
+from sanderling.measure.checks import Check
 from sanderling.measure.detection import check_objects
 from sanderling.measure.golden import safe_level, wrong_outputs
 from sanderling.measure.samples import SampleReader, check_labels
@@ -35,16 +36,6 @@ from sanderling.run.placing import default_options
 
 _PLAN_PASSES, _PLAN_REPEATS = 3, 15
 _STILL_BEST = 1.1
-
-
-class Check(BaseModel):
-    """One thing that was checked, whether it holds, and the numbers behind it."""
-
-    model_config = ConfigDict(frozen=True)
-
-    name: str
-    passed: bool
-    detail: str
 
 
 class VerifyResult(BaseModel):

@@ -13,7 +13,7 @@ from sanderling.model.preprocessing import Preprocessing
 from sanderling.model.text import EmbeddingSpec, TextSpec
 
 SCHEMA_VERSION = 1
-Metric = Literal["top1", "map", "agreement", "cosine"]
+Metric = Literal["top1", "map", "agreement", "cosine", "perplexity"]
 
 
 class _Record(BaseModel):
@@ -23,7 +23,7 @@ class _Record(BaseModel):
 class Source(_Record):
     """What the package was built from."""
 
-    format: Literal["onnx", "torch.export", "torch.module", "torch.pickle"]
+    format: Literal["onnx", "torch.export", "torch.module", "torch.pickle", "huggingface", "gguf"]
     name: str
     sha256: str | None = None
 
@@ -47,10 +47,11 @@ class Accuracy(_Record):
     """How a variant does on evaluation data, against FP32.
 
     Attributes:
-        metric: ``top1`` (labels), ``map`` (boxes, mAP50-95), ``agreement`` (same first class as FP32), or ``cosine``
-            (of the outputs).
-        value: percent for ``top1``, ``map`` and ``agreement``; in [-1, 1] for ``cosine``.
-        drop: FP32's value minus this one's, percentage points (``cosine``: 1 − cosine).
+        metric: ``top1`` (labels), ``map`` (boxes, mAP50-95), ``agreement`` (same first class as FP32), ``cosine`` (of
+            the outputs), or ``perplexity`` (of a language model).
+        value: percent for ``top1``, ``map`` and ``agreement``; in [-1, 1] for ``cosine``; from 1 for ``perplexity``.
+        drop: FP32's value minus this one's, percentage points (``cosine``: 1 − cosine; ``perplexity``: by how many
+            percent it is higher).
         drop_upper: upper confidence bound of ``drop``, of one variant by itself.
         confidence: of that bound; INT8 and mixed precision share what may go wrong, so that theirs is higher.
         samples: how many samples it was measured on.
@@ -93,7 +94,8 @@ class Budget(_Record):
     """What accuracy may cost; held against the upper confidence bound.
 
     Attributes:
-        metric: ``top1``, ``map`` or ``agreement`` (percentage points), or ``cosine`` (1 − cosine).
+        metric: ``top1``, ``map`` or ``agreement`` (percentage points), ``cosine`` (1 − cosine), or ``perplexity``
+            (percent).
         limit: largest drop allowed.
     """
 

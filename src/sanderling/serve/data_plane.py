@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -168,18 +169,19 @@ class ServedModel:
         return Finished(
             self.name,
             self.version,
-            ok=True,
-            queue_ms=outputs.queue_ms,
-            compute_ms=outputs.compute_ms,
-            total_ms=total_ms,
-            rows=rows,
-            batch_rows=outputs.batch_rows,
-            batch_requests=outputs.batch_requests,
-            lane=outputs.lane,
-            device=_device(outputs.lane),
-            precision=self._precisions.get(outputs.variant, outputs.variant),
-            stale=outputs.stale,
-            tripped=outputs.tripped,
+            True,
+            "",
+            outputs.queue_ms,
+            outputs.compute_ms,
+            total_ms,
+            rows,
+            outputs.batch_rows,
+            outputs.batch_requests,
+            outputs.lane,
+            _device(outputs.lane),
+            self._precisions.get(outputs.variant, outputs.variant),
+            outputs.stale,
+            outputs.tripped,
         )
 
     def note(self, error: BaseException | None) -> None:
@@ -224,12 +226,14 @@ class DataPlane:
         observers: called with every request that ended, in the thread that ended it: they must be quick and must not
             raise.
         is_accepting: False once the server shuts down.
+        is_starting: models are still to come.
     """
 
     def __init__(self, pool: Pool) -> None:
         self.pool = pool
         self.observers: list[Callable[[Finished], None]] = []
         self.is_accepting = True
+        self.is_starting = False
         self._versions: dict[str, _Versions] = {}
         self._lock = threading.Lock()
         self._numbers = itertools.count()
@@ -245,7 +249,7 @@ class DataPlane:
     def is_ready(self) -> bool:
         """Whether every model takes requests, by the version that requests without one get."""
         defaults = [versions.models[versions.default] for versions in list(self._versions.values())]
-        return self.is_accepting and all(model.is_ready for model in defaults)
+        return self.is_accepting and not self.is_starting and all(model.is_ready for model in defaults)
 
     @property
     def pending(self) -> int:
@@ -486,6 +490,8 @@ class DataPlane:
     def _known(self, name: str) -> _Versions:
         known = self._versions.get(name)
         if known is None:
+            if self.is_starting:
+                raise NotReadyError(f"model '{name[:80]}' is not there yet: the server starts; try again later")
             there = ", ".join(sorted(self._versions)) or "none"
             raise NotFoundError(f"unknown model '{name[:80]}': available are {there}")
         return known
@@ -521,6 +527,7 @@ def _rows(feeds: Feeds) -> int:
     return len(first) if first is not None and first.ndim else 1
 
 
+@lru_cache
 def _device(lane: str) -> str:
     """The device of a lane such as ``openvino/gpu:0/int8``."""
     return lane.split("/", 1)[-1].rsplit("/", 1)[0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import signal
 import sys
 from collections.abc import Callable, Iterable
@@ -74,6 +75,7 @@ class Server:
             Log(as_json=settings.log_json),
             SharedMemoryRegistry(settings.shared_memory_prefix),
         )
+        self.services.plane.is_starting = True
         self.live = Live(self.services.plane)
         self.metrics = Metrics(self.services.plane)
         self.ends: dict[str, End] = {}
@@ -81,17 +83,20 @@ class Server:
         self._repository: Repository | None = None
 
     async def start(self) -> None:
-        """Load and warm every package, then listen.
+        """Listen, and load and warm every package; until that is done, the server says that it is not ready.
 
         Raises:
             SanderlingError: a package, the policy or a port cannot be used; nothing is left open then.
         """
         try:
-            await asyncio.to_thread(self._load)
+            await asyncio.to_thread(self._check_packages)
+            self._open_repository()
             await self._listen()
+            await asyncio.to_thread(self._load)
         except BaseException:
             await self.stop(0.0)
             raise
+        self.services.plane.is_starting = False
         self._reporter = asyncio.get_running_loop().create_task(self._report())
         self.services.is_started = True
 
@@ -123,21 +128,31 @@ class Server:
             return
         log.info("reload", f"{path} {'has other rules: restart to use them' if changed else 'is unchanged'}")
 
+    def _open_repository(self) -> None:
+        if self.settings.repository is None:
+            return
+        admission = Admission(self.pool, threads=self.settings.threads)
+        self._repository = Repository(
+            self.settings.repository, self.pool, self.services.plane, self.settings.watching, admission=admission
+        )
+        self.services.repository = self._repository
+
+    def _check_packages(self) -> None:
+        """See what is wrong at a look, before anybody is told that there will be a server."""
+        names: set[str] = set()
+        for path in self.settings.packages:
+            name = Package.open(path, check_hashes=False).manifest.name
+            if name in names:
+                raise OptionError(f"two packages are called '{name}': serve one of them, or build it with another name")
+            names.add(name)
+
     def _load(self) -> None:
         """Load every package under its own name, and run its golden vectors once."""
         for path in self.settings.packages:
             session = load_any(self.pool, path, threads=self.settings.threads)
-            name = session.manifest.name
-            if name in {model.name for model in self.services.plane.models}:
-                raise OptionError(f"two packages are called '{name}': serve one of them, or build it with another name")
-            warm(session, name)
-            self.services.plane.add(session, name=name)
-        if self.settings.repository is not None:
-            admission = Admission(self.pool, threads=self.settings.threads)
-            self._repository = Repository(
-                self.settings.repository, self.pool, self.services.plane, self.settings.watching, admission=admission
-            )
-            self.services.repository = self._repository
+            warm(session, session.manifest.name)
+            self.services.plane.add(session, name=session.manifest.name)
+        if self._repository is not None:
             self._repository.start()
 
     def _close(self, drain_s: float) -> None:
@@ -214,6 +229,8 @@ def serve(settings: Settings, *, started: Callable[[Server], None] | None = None
         UnavailableError: an extra is not installed.
     """
     raise_file_limit()
+    gc.collect()
+    gc.freeze()  # what was imported stays: looking through it again and again would hold up requests
     with asyncio.Runner(loop_factory=_new_loop) as runner:
         runner.run(_serve(settings, started))
 

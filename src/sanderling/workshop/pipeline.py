@@ -81,7 +81,7 @@ def build(options: BuildOptions, progress: Progress | None = None, make_graph: E
         UnavailableError: an extra is missing.
         OutputError: the package could not be written; nothing is kept.
     """
-    _check_output(options.output)
+    check_output(options.output)
     _check_tools()
     check_task(options.task, options.tokenizer)
     point = kept_point(options.mixed_from, options.layers_float)
@@ -97,7 +97,12 @@ def build(options: BuildOptions, progress: Progress | None = None, make_graph: E
     return result
 
 
-def _check_output(output: Path) -> None:
+def check_output(output: Path) -> None:
+    """Refuse a name that is no package's, or that something else has, before long work.
+
+    Raises:
+        OptionError: the name, or what is there.
+    """
     name = output.name.removesuffix(".zip").removesuffix(".sdl")
     if not output.name.endswith((".sdl", ".sdl.zip")) or not name:
         raise OptionError(f"output '{output}' has the wrong name: expected NAME.sdl (a folder) or NAME.sdl.zip")

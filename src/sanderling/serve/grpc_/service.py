@@ -11,7 +11,7 @@ from grpc.aio import ServicerContext as Context
 
 from sanderling.core.errors import SanderlingError, UnavailableError, first_line
 from sanderling.serve.descriptions import describe_config, describe_model, describe_server
-from sanderling.serve.errors import NotFoundError, RequestError, code_of, told
+from sanderling.serve.errors import NotFoundError, NotReadyError, RequestError, code_of, told
 from sanderling.serve.grpc_ import inference_pb2 as messages
 from sanderling.serve.grpc_.arrivals import Arrivals
 from sanderling.serve.grpc_.inference import Inference, plain
@@ -151,12 +151,12 @@ class InferenceService:
         return messages.ServerReadyResponse(ready=self._services.is_ready)
 
     async def _model_ready(self, request: messages.ModelReadyRequest) -> Message:
+        services = self._services
         try:
-            ready = (
-                self._services.plane.is_accepting and self._services.plane.model(request.name, request.version).is_ready
-            )
-        except NotFoundError:
-            ready = False
+            model = services.plane.model(request.name, request.version)
+        except (NotFoundError, NotReadyError):
+            return messages.ModelReadyResponse(ready=False)
+        ready = services.is_started and services.plane.is_accepting and model.is_ready
         return messages.ModelReadyResponse(ready=ready)
 
     async def _server_metadata(self, _: Message) -> Message:

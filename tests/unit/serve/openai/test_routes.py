@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
 
 import pytest
@@ -136,16 +137,18 @@ def test_three_failures_in_a_row_make_the_model_not_ready(server, model):
 
 def test_too_many_requests_are_told_to_come_again(server, model):
     text = server.services.plane.model("alphabet").text
-    model.before = lambda _: time.sleep(SLOW_S)
+    opened = threading.Event()
+    model.before = lambda _: opened.wait(10)
     port = server.ends["http"].port
     streams = [text.start("A")]
-    while text.statistics().waiting < TextLimits().waiting:
-        streams.append(text.start("A"))
+    wait_until(lambda: text.statistics().active)  # its step is held up, and nothing moves
+    streams += [text.start("A") for _ in range(TextLimits().waiting)]
     answer = ask(port, complete())
     assert (answer.status, answer.error["type"]) == (503, "overloaded_error")
     assert answer.headers["retry-after"] == "1"
     for stream in streams:
         stream.cancel()
+    opened.set()
 
 
 def test_a_model_that_was_released_is_loaded_again_by_the_next_request(server, model):

@@ -62,8 +62,9 @@ class GenAiModel:
 
     def __init__(self, folder: Path, spec: TextSpec, threads: int) -> None:
         self.spec = spec
-        self.token_bytes = _token_bytes(folder / CONFIG)
+        self.token_bytes = _token_bytes(folder)
         self._folder, self._threads = folder, threads
+        self._least = _window(folder)
         self._model: Any = _load(folder, GRAPH, threads)
         with _translated("its tokenizer cannot be read", ModelError):
             self._tokenizer: Any = _genai().Tokenizer(self._model)
@@ -119,9 +120,11 @@ class GenAiModel:
         if self._model is None:
             raise EngineError("genai: the model is closed; load the package again")
         if schema:
-            generation: GenAiGeneration = GenAiGuidedGeneration(self._model, self.spec, sampling, size, schema)
+            generation: GenAiGeneration = GenAiGuidedGeneration(
+                self._model, self.spec, sampling, size, schema, least=self._least
+            )
         else:
-            generation = GenAiGeneration(self._model, self.spec, Sampler(sampling), size)
+            generation = GenAiGeneration(self._model, self.spec, Sampler(sampling), size, least=self._least)
         self._generations.add(generation)
         return generation
 
@@ -139,15 +142,7 @@ class GenAiModel:
             raise EngineError("genai: the model is closed; load the package again")
         if not (self._folder / SCORING_GRAPH).is_file():
             raise ModelError(f"{self._folder} has no {SCORING_GRAPH}, which texts are scored with: build it again")
-        scoring = _load(self._folder, SCORING_GRAPH, self._threads)
-        generation = GenAiGeneration(scoring, self.spec, Sampler(GREEDY), len(ids))
-        found = []
-        for start in range(0, len(ids) - 1, _SCORED_TOKENS):
-            following = ids[start + 1 : start + 1 + _SCORED_TOKENS]
-            generation.append(ids[start : start + len(following)])
-            found.append(_log_probabilities(generation.all_logits(), following))
-        generation.close()
-        return np.concatenate(found)
+        return score(self._folder, SCORING_GRAPH, self.spec, [ids], threads=self._threads)[0]
 
     def close(self) -> None:
         """Close what is left of the generations, and give the weights back."""
@@ -159,9 +154,18 @@ class GenAiModel:
 class GenAiGeneration:
     """One sequence. A chosen token is read by the engine when the one after it is asked for."""
 
-    def __init__(self, model: Any, spec: TextSpec, sampler: Sampler, capacity: int) -> None:  # noqa: ANN401 - untyped
+    def __init__(
+        self,
+        model: Any,  # noqa: ANN401 - untyped
+        spec: TextSpec,
+        sampler: Sampler,
+        capacity: int,
+        *,
+        least: int = 0,
+    ) -> None:
+        """Reserve memory for ``capacity`` tokens, or for the ``least`` that the graph's attention asks for."""
         with _translated("a sequence could not be started", EngineError):
-            self._generator: Any = self._start(model, capacity)
+            self._generator: Any = self._start(model, max(capacity, least))
         self._spec, self._sampler = spec, sampler
         self._capacity = capacity
         self._ids: list[int] = []
@@ -249,10 +253,10 @@ class GenAiGeneration:
         """Give the cache back; a second call does nothing."""
         self._generator = None
 
-    def _start(self, model: Any, capacity: int) -> Any:  # noqa: ANN401 - untyped
+    def _start(self, model: Any, size: int) -> Any:  # noqa: ANN401 - untyped
         og = _genai()
         parameters = og.GeneratorParams(model)
-        parameters.set_search_options(do_sample=False, max_length=capacity, min_length=0, repetition_penalty=1.0)
+        parameters.set_search_options(do_sample=False, max_length=size, min_length=0, repetition_penalty=1.0)
         return og.Generator(model, parameters)
 
     def _catch_up(self) -> None:
@@ -271,9 +275,18 @@ class GenAiGeneration:
 class GenAiGuidedGeneration(GenAiGeneration):
     """A sequence whose chosen tokens keep a JSON schema. Only the engine knows which may follow: it chooses them."""
 
-    def __init__(self, model: Any, spec: TextSpec, sampling: Sampling, capacity: int, schema: str) -> None:  # noqa: ANN401 - untyped
+    def __init__(
+        self,
+        model: Any,  # noqa: ANN401 - untyped
+        spec: TextSpec,
+        sampling: Sampling,
+        capacity: int,
+        schema: str,
+        *,
+        least: int = 0,
+    ) -> None:
         self._sampling, self._schema = sampling, schema
-        super().__init__(model, spec, Sampler(sampling), capacity)
+        super().__init__(model, spec, Sampler(sampling), capacity, least=least)
 
     def next(self) -> int:
         """Choose the next token and add it.
@@ -302,13 +315,13 @@ class GenAiGuidedGeneration(GenAiGeneration):
         """
         raise OptionError(f"a sequence that keeps a JSON schema cannot go back to {length} tokens")
 
-    def _start(self, model: Any, capacity: int) -> Any:  # noqa: ANN401 - untyped
+    def _start(self, model: Any, size: int) -> Any:  # noqa: ANN401 - untyped
         og = _genai()
         parameters = og.GeneratorParams(model)
         asked = self._sampling
         options: dict[str, Any] = {
             "do_sample": asked.temperature > 0,
-            "max_length": capacity,
+            "max_length": size,
             "min_length": 0,
             "repetition_penalty": asked.repetition_penalty,
             "top_p": asked.top_p,
@@ -343,6 +356,27 @@ class GenAiStreamDecoder:
         return str(self._tokenizer.decode(np.asarray(held, dtype=np.int32))) if held else ""
 
 
+def score(folder: Path, graph: str, spec: TextSpec, texts: Sequence[Sequence[int]], *, threads: int) -> list[Array]:
+    """Log-probabilities as of ``GenAiModel.score``, of several texts, by a graph that keeps every token's scores.
+
+    Raises:
+        ModelError: the graph is not one that the engine takes.
+        EngineError: execution failed.
+    """
+    model, least = _load(folder, graph, threads), _window(folder)
+    results = []
+    for ids in texts:
+        generation = GenAiGeneration(model, spec, Sampler(GREEDY), len(ids), least=least)
+        found = []
+        for start in range(0, len(ids) - 1, _SCORED_TOKENS):
+            following = ids[start + 1 : start + 1 + _SCORED_TOKENS]
+            generation.append(ids[start : start + len(following)])
+            found.append(_log_probabilities(generation.all_logits(), following))
+        generation.close()
+        results.append(np.concatenate(found))
+    return results
+
+
 def _genai() -> Any:  # noqa: ANN401 - untyped
     try:
         import onnxruntime_genai
@@ -362,16 +396,24 @@ def _load(folder: Path, graph: str, threads: int) -> Any:  # noqa: ANN401 - unty
         return og.Model(config)
 
 
-def _token_bytes(config: Path) -> int:
-    """Keys and values of all layers in float32; fewer where the graph keeps them in eight bits."""
+def _token_bytes(folder: Path) -> int:
+    """Memory of one token's keys and values of all layers, in float32."""
+    decoder = _decoder(folder)
+    width = decoder.get("num_key_value_heads", 0) * decoder.get("head_size", 0)
+    return int(decoder.get("num_hidden_layers", 0) * width * 2 * _FLOAT_BYTES)
+
+
+def _window(folder: Path) -> int:
+    """Tokens that a layer with a sliding window keeps, which the cache may not be smaller than; 0 without one."""
+    return int((_decoder(folder).get("sliding_window") or {}).get("window_size", 0))
+
+
+def _decoder(folder: Path) -> dict[str, Any]:
+    """What the configuration says about the graph."""
     try:
-        decoder = json.loads(config.read_bytes())["model"]["decoder"]
-        width = decoder["num_key_value_heads"] * decoder["head_size"]
-        return int(decoder["num_hidden_layers"] * width * 2 * _FLOAT_BYTES)
-    except (ValueError, KeyError, TypeError) as error:
-        raise ModelError(
-            f"{config} does not say how large the model's keys and values are: {first_line(error)}"
-        ) from error
+        return dict(json.loads((folder / CONFIG).read_text(encoding="utf-8"))["model"]["decoder"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ModelError(f"{folder / CONFIG} cannot be read: {first_line(error)}") from error
 
 
 @contextmanager

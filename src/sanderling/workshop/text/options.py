@@ -1,0 +1,87 @@
+"""What a user asks of the build of a language model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sanderling.core.errors import OptionError
+from sanderling.core.precision import Precision
+from sanderling.model.manifest import Budget
+
+TASK = "text-generation"
+DEFAULT_BUDGET = Budget(metric="perplexity", limit=5)
+_PRECISIONS = {
+    "fp32": Precision.FP32,
+    "fp16": Precision.FP16,
+    "int8": Precision.INT8,
+    "int4": Precision.INT4_WEIGHTS,
+}
+
+
+@dataclass(frozen=True)
+class TextBuildOptions:
+    """Options of a build; paths are not checked until they are used.
+
+    Attributes:
+        source: a Hugging Face folder or a GGUF file.
+        output: ``NAME.sdl`` (a folder) or ``NAME.sdl.zip``.
+        precisions: ids of the variants to make.
+        budget: by how many percent perplexity may rise over FP32's.
+        calibration: text that layers are chosen on; texts of our own without.
+        evaluation: text that perplexity is reported on; other texts of our own without.
+        threads: of each measured call; 0 means all usable cores.
+    """
+
+    source: str
+    output: Path
+    precisions: tuple[str, ...] = ("int8",)
+    budget: Budget = DEFAULT_BUDGET
+    calibration: Path | None = None
+    evaluation: Path | None = None
+    threads: int = 0
+
+    def plain(self) -> dict[str, Any]:
+        """As plain values; files and folders by their names only, so that no evidence names a user's disk."""
+        return {
+            "source": Path(self.source).name,
+            "output": self.output.name,
+            "precisions": list(self.precisions),
+            "budget": f"{self.budget.metric}={self.budget.limit:g}",
+            "calibration": self.calibration.name if self.calibration else None,
+            "evaluation": self.evaluation.name if self.evaluation else None,
+            "threads": self.threads,
+        }
+
+
+def precision_of(identifier: str) -> Precision:
+    """The precision of a variant's id."""
+    return _PRECISIONS[identifier]
+
+
+def parse_text_precisions(text: str | None) -> tuple[str, ...]:
+    """Read a comma-separated list such as ``int8,int4``; nothing means ``int8``.
+
+    Raises:
+        OptionError: a name that is no precision of a language model, or no name.
+    """
+    names = tuple(dict.fromkeys(part.strip().lower() for part in (text or "int8").split(",") if part.strip()))
+    unknown = [name for name in names if name not in _PRECISIONS]
+    if unknown or not names:
+        wrong = unknown[0] if unknown else text
+        raise OptionError(f"unknown precision '{wrong}' of a language model: available are {', '.join(_PRECISIONS)}")
+    return names
+
+
+def check_budget(budget: Budget | None) -> Budget:
+    """The budget, or 5 % without one.
+
+    Raises:
+        OptionError: it is not of perplexity.
+    """
+    if budget is None:
+        return DEFAULT_BUDGET
+    if budget.metric != "perplexity":
+        raise OptionError(f"--budget {budget.metric}={budget.limit:g} is not of a language model: give perplexity=5")
+    return budget
