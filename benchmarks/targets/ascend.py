@@ -83,6 +83,8 @@ def measure(title: str, path: Path) -> dict[str, Any]:
         deploy = onnx.load(Path(scratch) / "out" / "model.onnx")
     qdq = onnx.load(package.file(package.variant("int8").file))
     plain = _outputs(qdq, feeds, Optimization.NONE)
+    chip = _outputs(in_standard_onnx(deploy), feeds, Optimization.ALL)
+    rewritten = _outputs(qdq, feeds, Optimization.ALL)
     apart = difference(qdq, deploy, feeds[:_STEP_SAMPLES])
     row = {
         "name": title,
@@ -94,8 +96,10 @@ def measure(title: str, path: Path) -> dict[str, Any]:
         "values_that_differ": apart.share,
         "step_samples": min(_STEP_SAMPLES, len(feeds)),
         "samples": len(feeds),
-        "first_class": _agreement(plain, _outputs(in_standard_onnx(deploy), feeds, Optimization.ALL)),
-        "first_class_of_onnxruntime": _agreement(plain, _outputs(qdq, feeds, Optimization.ALL)),
+        "first_class": _agreement(plain, chip),
+        "first_class_of_onnxruntime": _agreement(plain, rewritten),
+        "cosine": _cosine(plain, chip),
+        "cosine_of_onnxruntime": _cosine(plain, rewritten),
     }
     print(json.dumps(row), flush=True)
     return row
@@ -154,6 +158,12 @@ def _outputs(model: onnx.ModelProto, feeds: list[Feeds], optimization: Optimizat
 def _agreement(expected: Array, got: Array) -> float:
     """Share of samples with the same first class."""
     return float(np.mean(expected.argmax(axis=1) == got.argmax(axis=1)))
+
+
+def _cosine(expected: Array, got: Array) -> float:
+    """Mean cosine of the samples' outputs."""
+    norms = np.linalg.norm(expected, axis=1) * np.linalg.norm(got, axis=1)
+    return float(np.mean((expected * got).sum(axis=1) / norms))
 
 
 if __name__ == "__main__":
