@@ -46,7 +46,7 @@ def atc(tmp_path, monkeypatch):
 
 
 def exported(package, folder, variant="int8", device=None, **options):
-    texts = {name: str(value) for name, value in options.items()}
+    texts = {name.replace("_", "-"): str(value) for name, value in options.items()}
     return export(package, folder, target="ascend", device=device, variant=variant, options=texts)
 
 
@@ -263,7 +263,7 @@ def test_atc_that_is_here_is_run(package, tmp_path, atc):
 def test_atc_that_fails_leaves_nothing(package, tmp_path, atc, wish, error, told):
     atc(wish)
     with pytest.raises(error, match=told):
-        exported(package, tmp_path / "out", timeout_s=2)
+        exported(package, tmp_path / "out", time_limit=2)
     assert [path.name for path in tmp_path.iterdir()] == ["bin"]
 
 
