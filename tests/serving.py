@@ -22,8 +22,8 @@ TIMEOUT_S = 20.0
 
 
 @contextmanager
-def running(settings: Settings) -> Iterator[Server]:
-    """A server that takes requests."""
+def running(settings: Settings, *, wait: bool = True) -> Iterator[Server]:
+    """A server that takes requests; without ``wait`` one that starts."""
     started = threading.Event()
     kept: list[Any] = [None, None]
 
@@ -31,6 +31,8 @@ def running(settings: Settings) -> Iterator[Server]:
         stop = asyncio.Event()
         server = Server(settings)
         kept[:] = [server, lambda: loop.call_soon_threadsafe(stop.set)]
+        if not wait:
+            started.set()
         try:
             await server.start()
         finally:

@@ -21,6 +21,8 @@ from sanderling.run.session import load
 
 if TYPE_CHECKING:
     from sanderling.workshop.pipeline import BuildResult
+    from sanderling.workshop.targets.checking import CheckResult
+    from sanderling.workshop.targets.exporting import ExportResult
     from sanderling.workshop.text.pipeline import TextBuildResult
 
 __all__ = [
@@ -29,7 +31,9 @@ __all__ = [
     "bench",
     "build",
     "build_text",
+    "check",
     "doctor",
+    "export",
     "finetune_quantized",
     "inspect",
     "leaks",
@@ -61,6 +65,8 @@ def build(
     preprocess: str | None = None,
     labels: str | None = None,
     trust_pickle: bool = False,
+    task: str | None = None,
+    tokenizer: str | Path | None = None,
     threads: int = 0,
     repeats: int = 100,
     seed: int = 0,
@@ -90,6 +96,8 @@ def build(
         preprocess: ``imagenet``, ``unit``, JSON or a file of it.
         labels: a file with one class a line, or ``imagenet``.
         trust_pickle: allow a pickled module, which runs code from its file.
+        task: ``embeddings`` for a model of sentences, whose package holds its tokenizer.
+        tokenizer: ``tokenizer.json`` of that model.
         threads: of each measured call; 0 means all usable cores.
         repeats: timed calls of each variant.
         seed: of everything random.
@@ -122,6 +130,8 @@ def build(
         preprocess=preprocess,
         labels=labels,
         trust_pickle=trust_pickle,
+        task=task,
+        tokenizer=Path(tokenizer) if tokenizer else None,
         threads=threads,
         repeats=repeats,
         seed=seed,
@@ -278,3 +288,67 @@ def tune(
     result = measure_candidates(path, objective=objective, seconds=seconds, engines=engines, progress=progress)
     refresh_report(path, progress or Silent())
     return result
+
+
+def check(
+    path: str | Path,
+    *,
+    target: str,
+    device: str | None = None,
+    variant: str | None = None,
+    progress: Progress | None = None,
+) -> CheckResult:
+    """Say what a target refuses of a model, before anything is converted.
+
+    Args:
+        path: an ONNX file, or a package (a folder or a zip).
+        target: such as ``openvino``; ``sanderling export --list`` lists them.
+        device: one of the target's; its first by default.
+        variant: id; by default those that ``export`` would take.
+        progress: told about stages and steps.
+
+    Raises:
+        OptionError: an unknown target, device or variant.
+        ModelError: the file cannot be read.
+        PackageError: the package is broken.
+    """
+    from sanderling.workshop.targets.checking import check as run_check
+
+    return run_check(path, target_name=target, device=device, variant=variant, progress=progress)
+
+
+def export(
+    path: str | Path,
+    output: str | Path,
+    *,
+    target: str,
+    device: str | None = None,
+    variant: str | None = None,
+    options: Mapping[str, str] | None = None,
+    progress: Progress | None = None,
+) -> ExportResult:
+    """Write what the devices of a target run, proved here as far as a machine without them can.
+
+    Args:
+        path: the package, a folder or a zip.
+        output: folder; one that an earlier export wrote is replaced.
+        target: such as ``openvino``; ``sanderling export --list`` lists them.
+        device: one of the target's; its first by default.
+        variant: id; the target's own choice by default.
+        options: of the target, by name.
+        progress: told about stages, steps and events.
+
+    Raises:
+        OptionError: an unknown target, device, variant or option, or values that exclude each other.
+        PackageError: the package is broken.
+        ModelError: the target refuses an operator, a shape or a dtype; nothing is written.
+        UnavailableError: a tool is missing; the message says how to get it.
+        EngineError: a tool failed, crashed or took too long.
+        NotMetError: the files do not compute what the package says; nothing is kept.
+        OutputError: the folder cannot be written, or is no export.
+    """
+    from sanderling.workshop.targets.exporting import export as run_export
+
+    return run_export(
+        path, output, target_name=target, device=device, variant=variant, options=options, progress=progress
+    )

@@ -12,12 +12,14 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from sanderling.api import build
 from sanderling.cli import main
 from tests.models import conv_classifier, save
+from tests.samples import write_samples
+from tests.sentences import sentence_model, word_tokenizer
+from tests.tiny_text import tiny_text_package
 
 COMMAND = Path(sys.executable).with_name("sanderling")
 TIMEOUT_S = 120
@@ -203,13 +205,6 @@ def calibration(work):
     return write_samples(work / "calibration.npz")
 
 
-def write_samples(path, count=160, seed=1, **arrays):
-    """Write standard normal samples under ``image``; further arrays are added, or replace it."""
-    image = np.random.default_rng(seed).standard_normal((count, 3, 8, 8)).astype(np.float32)
-    np.savez(path, **{"image": image, **arrays})
-    return path
-
-
 @pytest.fixture(scope="session")
 def built(tmp_path_factory):
     """The result of building the classifier with all three variants; use ``package`` to change it."""
@@ -233,3 +228,18 @@ def built(tmp_path_factory):
 def package(work, built):
     """A copy of the built package, ``work/model.sdl``."""
     return Path(shutil.copytree(built.path, work / "model.sdl"))
+
+
+@pytest.fixture(scope="session")
+def chat_package(tmp_path_factory):
+    """A small language model with random weights, called ``chat``."""
+    return tiny_text_package(tmp_path_factory.mktemp("chat"))
+
+
+@pytest.fixture(scope="session")
+def sentence_package(tmp_path_factory):
+    """A small model of sentences with its tokenizer, called ``sentences``."""
+    folder = tmp_path_factory.mktemp("sentences")
+    source, tokenizer = sentence_model(folder / "sentences.onnx"), word_tokenizer(folder / "words.json")
+    asked = {"task": "embeddings", "tokenizer": tokenizer, "precision": "fp32", "repeats": 1}
+    return build(source, folder / "sentences.sdl", **asked).path

@@ -22,6 +22,7 @@ from sanderling.api import build
 from sanderling.core.errors import OptionError, SanderlingError
 from sanderling.run.pool import Pool
 from sanderling.run.session import Session
+from sanderling.serve.aside import Aside
 from sanderling.serve.data_plane import DataPlane
 from sanderling.serve.errors import NotFoundError, code_of
 from sanderling.serve.grpc_ import inference_pb2
@@ -796,7 +797,7 @@ def test_any_request_gets_an_answer_or_an_error_of_ours(plane, message):
     memory.register("region", f"/{path.name}", offset=0, size_bytes=1000)
     codes = []
     try:
-        answer = asyncio.run(Inference(message).run(plane, memory))
+        answer = asyncio.run(Inference(message).run(plane, memory, Aside()))
         assert client.service_pb2.ModelInferResponse.FromString(answer).model_name == "image"
     except SanderlingError as error:
         codes.append(code_of(error).grpc)

@@ -13,11 +13,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 from starlette.responses import StreamingResponse
 from starlette.routing import Route
 
 from sanderling.serve.http import server as http_server
+from sanderling.serve.server import raise_file_limit
 from sanderling.serve.settings import Settings
 from tests.models import random_arrays
 from tests.serving import RawClient, ask, get, infer, post, read_binary, running
@@ -80,7 +82,7 @@ def test_a_token_that_was_given_is_not_printed(package):
     [
         ((), 2, "nothing to serve"),
         (("nowhere.sdl",), 2, "nowhere.sdl does not exist"),
-        (("PACKAGE", "PACKAGE"), 2, "has a model 'tiny' already"),
+        (("PACKAGE", "PACKAGE"), 2, "two packages are called 'tiny'"),
         (("PACKAGE", "--http", 70000), 2, "--http 70000 is no port"),
         (("PACKAGE", "--host", "203.0.113.7", "--http", 0, *NO_OTHERS), 2, "HTTP cannot listen at 203.0.113.7:0"),
     ],
@@ -179,3 +181,38 @@ def test_an_answer_may_be_a_stream_and_its_reader_may_leave(package, monkeypatch
                 break
             assert ask(port, get("/v2/health/live")).status == 200
         assert "endless" in left
+
+
+def check_idle_connections(package: Path, count: int) -> None:
+    """The server works beside them, and notices that there is one too many."""
+    with serving(package, "--http", 0, *NO_OTHERS, "--max-connections", count + 1) as (process, said):
+        port = said["ports"]["http"]
+        server = psutil.Process(process.pid)
+        with RawClient(port) as client:
+            assert client.ask(infer("tiny", "image", IMAGE)).status == 200
+            before_bytes = server.memory_info().rss
+            idle = [socket.create_connection(("127.0.0.1", port), 20) for _ in range(count)]
+            try:
+                for _ in range(20):
+                    assert client.ask(infer("tiny", "image", IMAGE)).status == 200
+                assert (server.memory_info().rss - before_bytes) / count < 16_384
+                with RawClient(port) as more:
+                    assert "as many connections as it takes" in more.read().error
+            finally:
+                for each in idle:
+                    each.close()
+            assert client.ask(infer("tiny", "image", IMAGE)).status == 200
+        process.terminate()
+        assert process.wait(20) == 0
+        assert "error" not in process.stderr.read()
+
+
+def test_a_thousand_idle_connections_cost_little(package):
+    raise_file_limit()
+    check_idle_connections(package, 1000)
+
+
+@pytest.mark.drill
+def test_ten_thousand_idle_connections_cost_little(package):
+    raise_file_limit()
+    check_idle_connections(package, 10_000 - 1)

@@ -6,6 +6,7 @@ import asyncio
 import gzip
 import io
 import json
+import socket
 import time
 
 import numpy as np
@@ -18,8 +19,9 @@ from tritonclient.utils import InferenceServerException
 from sanderling.model.preprocessing import Preprocessing
 from sanderling.serve.settings import Limits, Settings
 from tests.engines import ALWAYS, Script, scripted_session, wait_until
-from tests.models import conv_classifier, random_arrays, run_directly
+from tests.models import conv_classifier, random_arrays, run_directly, sum_and_difference
 from tests.serving import RawClient, ask, binary_body, get, infer, post, read_binary, running
+from tests.unit.run.guard.packages import package_of
 from tests.unit.serve.packages import classifier_package
 
 IMAGE = random_arrays({"image": (2, 3, 8, 8)}, seed=3)["image"]
@@ -229,7 +231,8 @@ BAD = [
     (tensors({"parameters": {"shared_memory_region": "a", "shared_memory_byte_size": 4}}), 404, "region 'a'"),
     (post("/v2/models/nope/infer", b"{}"), 404, "unknown model 'nope': available are tiny"),
     (post("/v2/models/tiny/versions/7/infer", b"{}"), 404, "no version '7': available are 1"),
-    (get("/v2/models/tiny/infer"), 404, "there is no /v2/models/tiny/infer here"),
+    (get("/v2/models/tiny/infer"), 405, "does not know GET: expected POST"),
+    (get("/v2/models/tiny/infers"), 404, "there is no /v2/models/tiny/infers here"),
     (post("/v2/health/live"), 405, "does not know POST"),
     (post("/v2/repository/index", b"{"), 400, "is no JSON"),
     (post("/v2/systemsharedmemory/region/a/register", b'{"key": "/a", "byte_size": 4}'), 501, "no shared memory"),
@@ -302,6 +305,118 @@ def test_a_huge_body_is_refused_before_it_comes(port):
         assert (answer.status, "at most 200000" in answer.error) == (413, True)
         assert client.is_closed()
     check_alive(port)
+
+
+@pytest.mark.parametrize("chunked", [True, False])
+def test_a_body_that_grows_over_the_limit_is_refused_while_it_comes(port, chunked):
+    with RawClient(port) as client:
+        if chunked:
+            client.send(b"POST /v2/models/tiny/infer HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n")
+            for _ in range(4):
+                client.send(b"%x\r\n" % 60_000 + bytes(60_000) + b"\r\n")
+        else:
+            client.send(json_request(gzip.compress(bytes(10**6)), Content_Encoding="gzip"))
+        answer = client.read()
+        assert (answer.status, "at most 200000" in answer.error) == (413, True)
+    check_alive(port)
+
+
+@pytest.fixture(scope="module")
+def roomy(package):
+    """A server that takes requests of many megabytes, three of them at a time."""
+    limits = Limits(body_bytes=40_000_000, held_bytes=120_000_000)
+    with running(Settings((package.path,), http_port=0, grpc_port=None, metrics_port=None, limits=limits)) as server:
+        yield server.ends["http"].port
+
+
+@pytest.fixture(scope="module")
+def roomy_sum(tmp_path_factory):
+    """A server whose answers are as long as the requests."""
+    calls = [random_arrays({"a": (1, 60), "b": (1, 60)}, seed=1)]
+    package = package_of(
+        tmp_path_factory.mktemp("sum") / "sum.sdl", {"fp32": sum_and_difference(width=60)}, calls, name="sum"
+    )
+    policy = package.path.with_name("policy.json")
+    policy.write_text(json.dumps({"batchTuning": {"maxBatchSize": 1000}}))
+    with running(Settings((package.path,), policy=policy, http_port=0, grpc_port=None, metrics_port=None)) as server:
+        yield server.ends["http"].port
+
+
+def long_request(numbers):
+    """JSON of that many numbers, which are no image."""
+    text = ",".join(["0.123456789"] * 1000)
+    data = ",".join([text] * (numbers // 1000))
+    content = f'{{"inputs":[{{"name":"image","datatype":"FP32","shape":[{numbers}],"data":[{data}]}}]}}'
+    return post("/v2/models/tiny/infer", content.encode())
+
+
+def long_strings(count):
+    """BYTES of that many empty strings, which are no image either."""
+    tensor = {"name": "image", "datatype": "BYTES", "shape": [count], "parameters": {"binary_data_size": 4 * count}}
+    header = json.dumps({"inputs": [tensor]}).encode()
+    return post("/v2/models/tiny/infer", header + bytes(4 * count), Inference_Header_Content_Length=len(header))
+
+
+@pytest.mark.parametrize("made", [long_request, long_strings])
+def test_others_are_answered_while_many_megabytes_are_read(roomy, made):
+    with RawClient(roomy) as large, RawClient(roomy) as small:
+        large.send(made(2_000_000))
+        answered = 0
+        large.socket.setblocking(False)
+        while True:
+            try:
+                large.socket.recv(1, socket.MSG_PEEK)
+                break
+            except BlockingIOError:
+                assert small.ask(get("/v2/health/live")).status == 200
+                answered += 1
+        large.socket.settimeout(20)
+        assert large.read().status == 400
+    assert answered > 5
+
+
+def test_a_long_list_of_numbers_is_the_tensor_that_it_says(roomy):
+    rows = np.random.default_rng(0).standard_normal((64, 3, 8, 8)).astype(np.float32)  # 250 KB of JSON
+    tensor = {"name": "image", "datatype": "FP32", "shape": list(rows.shape), "data": rows.tolist()}
+    answer = ask(roomy, json_request({"inputs": [tensor]}))
+    (output,) = answer.json["outputs"]
+    scores = run_directly(conv_classifier(), {"image": rows})["scores"]
+    np.testing.assert_allclose(np.reshape(output["data"], output["shape"]), scores, atol=1e-4)
+
+
+def test_a_long_answer_in_json_is_the_tensor_that_it_says(roomy_sum):
+    rows = np.random.default_rng(0).standard_normal((1000, 60)).astype(np.float32)
+    entries = [
+        {"name": name, "datatype": "FP32", "shape": list(rows.shape), "data": rows.reshape(-1).tolist()}
+        for name in "ab"
+    ]
+    asked = {"inputs": entries, "id": "long", "outputs": [{"name": "sum"}]}
+    answer = ask(roomy_sum, post("/v2/models/sum/infer", json.dumps(asked).encode())).json
+    assert (answer["model_name"], answer["id"]) == ("sum", "long")
+    (output,) = answer["outputs"]
+    assert (output["name"], output["shape"]) == ("sum", [1000, 60])
+    np.testing.assert_array_equal(np.array(output["data"], np.float32), (rows + rows).reshape(-1))
+
+
+def test_text_that_would_become_a_million_lists_is_refused(roomy):
+    answer = ask(roomy, json_request(b"[" + b"[]," * 2**20 + b"1]"))
+    assert (answer.status, "send flat lists" in answer.error) == (400, True)
+
+
+def test_more_large_requests_than_memory_holds_are_told_to_come_later(roomy):
+    head = post("/v2/models/tiny/infer", Content_Length=40_000_000)
+    clients = [RawClient(roomy) for _ in range(4)]
+    try:
+        for client in clients:
+            client.send(head)
+        answer = clients[3].read()
+        assert (answer.status, "bytes of large requests" in answer.error) == (503, True)
+        clients[0].close()
+        wait_until(lambda: ask(roomy, long_request(1_000_000)).status == 400)
+    finally:
+        for client in clients:
+            client.close()
+    check_alive(roomy)
 
 
 def test_a_client_that_hangs_up_frees_its_place(server, port, package):

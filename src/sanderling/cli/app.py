@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from sanderling.cli import exporting
 from sanderling.cli.output import ANSWER_IS_NO, print_result, reporting_errors
 from sanderling.cli.policy import policy
 from sanderling.cli.replaying import replay
 from sanderling.cli.serving import serve
+from sanderling.cli.text import chat, generate
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -103,6 +105,8 @@ def build(
     trust_pickle: Annotated[
         bool, typer.Option("--trust-pickle", help="Load a pickled module: it runs its code.")
     ] = False,
+    task: Annotated[str | None, typer.Option(help="embeddings: a model of sentences, with --tokenizer.")] = None,
+    tokenizer: Annotated[Path | None, typer.Option(help="tokenizer.json of a model of sentences.")] = None,
     threads: Threads = 0,
     repeats: Annotated[int, typer.Option(min=1, help="Timed calls of each variant.")] = 100,
     seed: Annotated[int, typer.Option(min=0, help="Of everything random.")] = 0,
@@ -141,6 +145,8 @@ def build(
                 preprocess=preprocess,
                 labels=labels,
                 trust_pickle=trust_pickle,
+                task=task,
+                tokenizer=tokenizer,
                 threads=threads,
                 repeats=repeats,
                 seed=seed,
@@ -438,8 +444,12 @@ def devices(
         print_result(value, as_json=as_json, show=lambda console: _present().engines(console, states, sensors))
 
 
+app.command()(exporting.export)
+app.command()(exporting.check)
 app.command()(replay)
 app.command()(serve)
+app.command()(generate)
+app.command()(chat)
 
 
 @app.command()

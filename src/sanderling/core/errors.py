@@ -7,6 +7,7 @@ SanderlingError
 │   ├── WeightsError          a checkpoint that does not fit its module
 │   ├── TensorError           a tensor with the wrong name, dtype, shape or values
 │   ├── DataError             calibration or evaluation data, labels included
+│   ├── ContextError          a prompt that leaves no room in the model's context
 │   └── PackageError          a package that is broken, altered or from another version
 ├── NotMetError               it ran, and the answer is no (budget missed, verification failed)
 ├── UnavailableError          a tool, a device or an extra that is needed is missing
@@ -50,6 +51,10 @@ class TensorError(InputError):
 
 class DataError(InputError):
     """Calibration or evaluation data cannot be used."""
+
+
+class ContextError(InputError):
+    """A prompt leaves no room for an answer in the model's context."""
 
 
 class PackageError(InputError):

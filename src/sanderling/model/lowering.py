@@ -10,7 +10,8 @@ from __future__ import annotations
 import hashlib
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from sanderling.model.rewriting import GraphView, Parts, attribute_of, cannot_lo
 from sanderling.model.shapes import Shape
 
 _OPSET = 13
-_IR_VERSION = 7  # of the ONNX release that brought opset 13
+_IR_VERSIONS = {13: 7, 18: 8}  # of the ONNX release that brought the opset
 _SMALL_BOUND = 1e-4
 _REDUCTIONS = ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "Sum", "SumSquare")
 _CHANGED_DEFAULTS = ("RoiAlign",)  # operators that say the same since opset 13, and mean another thing
@@ -87,14 +88,14 @@ def raise_opset(model: onnx.ModelProto) -> onnx.ModelProto:
         raise ModelError(f"opset {opset_of(model)} cannot be brought to {_OPSET}: {first_line(error)}") from error
 
 
-def compose_activations(model: onnx.ModelProto) -> onnx.ModelProto:
+def compose_activations(model: onnx.ModelProto, operators: Collection[str] = COMPOSED) -> onnx.ModelProto:
     """Write activations with simpler operators: HardSwish, Gelu, Mish, PRelu, the Elu family, unusual HardSigmoids.
 
-    Ensures: none of them is left, but for HardSigmoids of slope 1/6 and offset 1/2.
+    Ensures: none of ``operators`` is left, but for HardSigmoids of slope 1/6 and offset 1/2.
     """
 
     def rewrite(node: onnx.NodeProto, graph: GraphView) -> list[onnx.NodeProto] | None:
-        compose = COMPOSED.get(node.op_type)
+        compose = COMPOSED.get(node.op_type) if node.op_type in operators else None
         return compose(node, graph) if compose else None
 
     return rewritten(model, rewrite)
@@ -355,24 +356,35 @@ def explicit_windows(model: onnx.ModelProto) -> onnx.ModelProto:
     return rewritten(model, rewrite)
 
 
-def lower_opset(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Declare opset 13, where every node says and means the same in it.
+def lower_opset(model: onnx.ModelProto, newest: int = _OPSET) -> onnx.ModelProto:
+    """Declare the opset ``newest``, where every node says and means the same in it.
 
-    Ensures: opset 13. Attributes that came later are dropped where they have their default.
+    Ensures: that opset. Attributes that came later are dropped where they have their default.
 
     Raises:
-        ModelError: a node came after opset 13, or uses what came after it.
+        ModelError: a node came after that opset, or uses what came after it.
     """
     opset = opset_of(model)
     for node in all_nodes(model.graph):
         if node.domain in ("", "ai.onnx"):
-            _lower_node(node, opset)
+            _lower_node(node, opset, newest)
         else:
             raise cannot_lower(node, f"its domain '{node.domain}' is not ONNX's own")
     del model.opset_import[:]
-    model.opset_import.append(helper.make_opsetid("", _OPSET))
-    model.ir_version = _IR_VERSION
+    model.opset_import.append(helper.make_opsetid("", newest))
+    model.ir_version = _IR_VERSIONS[newest]
     return model
+
+
+def opset_within(model: onnx.ModelProto, newest: int) -> onnx.ModelProto:
+    """Lower the opset of a graph that is newer than ``newest``.
+
+    Ensures: opset ``newest`` or older.
+
+    Raises:
+        ModelError: as of ``lower_opset``.
+    """
+    return lower_opset(model, newest) if opset_of(model) > newest else model
 
 
 TARGETS: dict[str, tuple[Callable[[onnx.ModelProto], onnx.ModelProto], ...]] = {
@@ -392,6 +404,12 @@ TARGETS: dict[str, tuple[Callable[[onnx.ModelProto], onnx.ModelProto], ...]] = {
         drop_unread,
         explicit_axes,  # not before: the passes above infer shapes, by the opset that the graph still declares
         lower_opset,
+    ),
+    "ascend": (
+        lift_constants,
+        partial(compose_activations, operators=("Gelu", "Mish")),
+        partial(opset_within, newest=18),
+        drop_unread,
     ),
 }
 
@@ -482,23 +500,23 @@ def _padding(
     return begins + ends
 
 
-def _lower_node(node: onnx.NodeProto, opset: int) -> None:
-    """Drop later attributes of default value from a node, and check that the rest is of opset 13."""
+def _lower_node(node: onnx.NodeProto, opset: int, newest: int) -> None:
+    """Drop later attributes of default value from a node, and check that the rest is of opset ``newest``."""
     try:
         written = onnx.defs.get_schema(node.op_type, opset)
     except onnx.defs.SchemaError as error:
         raise cannot_lower(node, f"opset {opset} has no such operator") from error
     try:
-        wanted = onnx.defs.get_schema(node.op_type, _OPSET)
+        wanted = onnx.defs.get_schema(node.op_type, newest)
     except onnx.defs.SchemaError as error:
-        raise cannot_lower(node, f"it came with opset {written.since_version}, and opset {_OPSET} is needed") from error
+        raise cannot_lower(node, f"it came with opset {written.since_version}, and opset {newest} is needed") from error
     if written.since_version == wanted.since_version:
         return
     kept = [item for item in node.attribute if item.name in wanted.attributes]
     for item in node.attribute:
         if item not in kept and item != written.attributes[item.name].default_value:
-            raise cannot_lower(node, f"its attribute '{item.name}' came after opset {_OPSET}")
+            raise cannot_lower(node, f"its attribute '{item.name}' came after opset {newest}")
     if node.op_type in _CHANGED_DEFAULTS or not wanted.min_input <= len(node.input) <= wanted.max_input:
-        raise cannot_lower(node, f"it is written as since opset {written.since_version}, and opset {_OPSET} is needed")
+        raise cannot_lower(node, f"it is written as since opset {written.since_version}, and opset {newest} is needed")
     del node.attribute[:]
     node.attribute.extend(kept)

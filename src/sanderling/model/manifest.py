@@ -10,7 +10,7 @@ from sanderling.core.precision import Precision
 from sanderling.core.tensor import TensorSpec
 from sanderling.model.plan import OptimizationName, Plan
 from sanderling.model.preprocessing import Preprocessing
-from sanderling.model.text import TextSpec
+from sanderling.model.text import EmbeddingSpec, TextSpec
 
 SCHEMA_VERSION = 1
 Metric = Literal["top1", "map", "agreement", "cosine", "perplexity"]
@@ -138,6 +138,7 @@ class Manifest(_Record):
         row_cost: None in packages that were built before it was kept.
         plans: by fingerprint of a kind of device, what was measured to be best there.
         text: what a language model reads and writes; None for any other model.
+        embedding: how texts are embedded; None for a model that embeds none.
     """
 
     schema_version: Literal[1] = 1
@@ -154,6 +155,7 @@ class Manifest(_Record):
     row_cost: RowCost | None = None
     plans: dict[str, Plan] = {}
     text: TextSpec | None = None
+    embedding: EmbeddingSpec | None = None
     files: dict[str, FileEntry]
 
     def variant(self, identifier: str) -> Variant | None:

@@ -30,3 +30,20 @@ class TextSpec(BaseModel):
     eos_ids: tuple[int, ...] = Field(min_length=1)
     adds_bos: bool = False
     chat_template: bool = True
+
+
+EMBEDDING_INPUTS = ("input_ids", "attention_mask", "token_type_ids")
+
+
+class EmbeddingSpec(BaseModel):
+    """How texts become the inputs of a model that embeds them, and its outputs their embeddings.
+
+    Attributes:
+        tokenizer: file of the package, as the ``tokenizers`` library has it.
+        longest: most tokens of a text, to which shorter ones are filled up.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    tokenizer: str
+    longest: int = Field(gt=0)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 
@@ -14,7 +17,7 @@ def run_command(
 
     Args:
         command: program and arguments.
-        timeout_s: after which it is ended.
+        timeout_s: after which it is ended, with all that it started.
         folder: that it runs in; ours by default.
         variables: of its environment; ours by default.
 
@@ -22,14 +25,21 @@ def run_command(
         OSError: it could not be started.
         subprocess.TimeoutExpired: it took too long.
     """
-    return subprocess.run(
+    with subprocess.Popen(
         command,
         cwd=folder,
         env=variables,
         stdin=subprocess.DEVNULL,
-        capture_output=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
         errors="replace",
-        timeout=timeout_s,
-        check=False,
-    )
+        start_new_session=True,
+    ) as process:
+        try:
+            out, err = process.communicate(timeout=timeout_s)
+        except BaseException:  # what it has started itself holds our pipes, and would run on
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            raise
+    return subprocess.CompletedProcess(process.args, process.returncode, out, err)

@@ -417,6 +417,12 @@ class Dispatcher:
         """What is known of a lane's latency."""
         return self._models[model_name].latencies[lane]
 
+    def expected_ms(self, model_name: str) -> float:
+        """Milliseconds that a model's next call with one row should take; infinite where nothing is known."""
+        model = self._models[model_name]
+        latency = model.latencies[model.state.active]
+        return predict_ms(latency, 1) if latency.sizes else NEVER
+
     def queued(self, model_name: str) -> int:
         """Requests of a model that wait."""
         return self._models[model_name].waiting

@@ -11,6 +11,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
+from typing import TypeAlias
 
 from sanderling.core.errors import EngineError, OptionError, SanderlingError
 from sanderling.core.progress import Event
@@ -25,8 +26,11 @@ from sanderling.run.policy.rules import memory_rules
 from sanderling.run.results import Outputs
 from sanderling.run.runtime import DRAIN_S
 from sanderling.run.sensors import Reading, Sensors, SystemSensors
-from sanderling.run.session import Session, new_runtime
+from sanderling.run.session import Session, check_tensors, new_runtime
+from sanderling.run.text.pooled import PooledText
+from sanderling.run.text.session import TextLimits
 
+Member: TypeAlias = Session | PooledText
 _RECOVERED = 0.02  # of the memory limit below the threshold: readings that waver around it are one emergency
 _CLOSED = "the pool is closed: make another one"
 
@@ -73,7 +77,7 @@ class Pool:
         self.runtime = new_runtime(self.policy)
         self._rules = memory_rules(self.policy)
         self._emulate = emulate
-        self._sessions: dict[str, Session] = {}
+        self._sessions: dict[str, Member] = {}
         self._pinned: set[str] = set()
         self._coming: set[str] = set()
         self._lock = threading.RLock()
@@ -125,6 +129,7 @@ class Pool:
             UnavailableError: none of the policy's devices is here.
         """
         package = Package.open(path, check_hashes=check_hashes)
+        check_tensors(package)
         key = name or package.manifest.name
         plans, events = rank_lanes(
             package, self.policy, variant=variant, threads=threads, lean=lean, emulated=self._emulate
@@ -132,29 +137,68 @@ class Pool:
         self._take_name(key)
         try:
             session = Session(package, self.policy, plans, events, shared=self, name=key)
-            with self._lock:
-                self._sessions[key] = session
-                if pinned:
-                    self._pinned.add(key)
-                self.conditions.devices.update(session.devices)
+            self._take_in(key, session, pinned=pinned)
         finally:
             self._coming.discard(key)
-        if self._closed:
-            session.close()
-            raise EngineError(_CLOSED)
+        self._check_open(session)
+        return session
+
+    def load_text(
+        self,
+        path: str | Path,
+        *,
+        name: str | None = None,
+        pinned: bool = False,
+        variant: str | None = None,
+        threads: int = 0,
+        limits: TextLimits | None = None,
+        check_hashes: bool = True,
+    ) -> PooledText:
+        """Load a package of a language model, whose steps take turns with the requests of other models.
+
+        Args:
+            path: package folder, or a zip of one.
+            name: that requests call it by; the package's own by default.
+            pinned: never release it.
+            variant: id such as ``int8``; the chosen one by default.
+            threads: of one step; 0 for all cores.
+            limits: of its requests.
+            check_hashes: compare every file's hash before it is used.
+
+        Raises:
+            OptionError: there is a model of that name already, or the package is another kind of model.
+            PackageError: the package is broken or altered.
+            UnavailableError: its engine is not installed.
+        """
+        package = Package.open(path, check_hashes=check_hashes)
+        key = name or package.manifest.name
+        self._take_name(key)
+        try:
+            session = PooledText(
+                package,
+                self.policy,
+                shared=self,
+                name=key,
+                variant=package.variant(variant),
+                threads=threads,
+                limits=limits,
+            )
+            self._take_in(key, session, pinned=pinned)
+        finally:
+            self._coming.discard(key)
+        self._check_open(session)
         return session
 
     def __getitem__(self, name: str) -> Session:
         """The session of a model; as long as the pool has it, it stays usable.
 
         Raises:
-            OptionError: the pool has no such model.
+            OptionError: the pool has no such model, or it is a language model.
         """
-        try:
-            return self._sessions[name]
-        except KeyError:
-            known = ", ".join(list(self._sessions)) or "none"
-            raise OptionError(f"the pool has no model '{name}': loaded are {known}") from None
+        session = self._known(name)
+        if isinstance(session, PooledText):
+            raise OptionError(f"model '{name}' is a language model: what load_text returned takes its requests")
+        return session
 
     def run(
         self,
@@ -195,7 +239,7 @@ class Pool:
         Raises:
             OptionError: the pool has no such model.
         """
-        self[name].close(drain_s=drain_s)
+        self._known(name).close(drain_s=drain_s)
 
     def pin(self, name: str, *, pinned: bool = True) -> None:
         """Never release a model from now on, or let it be released again.
@@ -204,7 +248,7 @@ class Pool:
             OptionError: the pool has no such model.
         """
         with self._lock:
-            self[name]
+            self._known(name)
             (self._pinned.add if pinned else self._pinned.discard)(name)
 
     def excess_bytes(self, size_bytes: int) -> float:
@@ -231,12 +275,32 @@ class Pool:
             others = tuple(model for model in self._loaded() if model.name != name)
             self._release(release_for_limits(self._rules, others, incoming_bytes=size_bytes))
 
-    def forget(self, session: Session) -> None:
+    def forget(self, session: object) -> None:
         """Take out a session that was closed."""
         with self._lock:
             for name in [name for name, known in self._sessions.items() if known is session]:
                 del self._sessions[name]
                 self._pinned.discard(name)
+
+    def _known(self, name: str) -> Member:
+        try:
+            return self._sessions[name]
+        except KeyError:
+            known = ", ".join(list(self._sessions)) or "none"
+            raise OptionError(f"the pool has no model '{name}': loaded are {known}") from None
+
+    def _take_in(self, name: str, session: Member, *, pinned: bool) -> None:
+        with self._lock:
+            self._sessions[name] = session
+            if pinned:
+                self._pinned.add(name)
+            self.conditions.devices.update(session.devices)
+
+    def _check_open(self, session: Member) -> None:
+        """Close a session that came while the pool was closed."""
+        if self._closed:
+            session.close()
+            raise EngineError(_CLOSED)
 
     def _take_name(self, name: str) -> None:
         with self._lock:
@@ -255,7 +319,7 @@ class Pool:
                 session.size_bytes,
                 session.used_s * 1e3,
                 pinned=name in self._pinned,
-                busy=self.runtime.is_busy(name),
+                busy=session.is_busy,
             )
             for name, session in self._sessions.items()
             if session.is_loaded

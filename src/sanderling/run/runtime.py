@@ -25,16 +25,18 @@ from sanderling.core.progress import Event
 from sanderling.run.dispatcher import Dispatch, Dispatcher
 from sanderling.run.policy import NEVER
 from sanderling.run.policy.batching import BatchRules
-from sanderling.run.policy.latency import LatencyModel
+from sanderling.run.policy.latency import LatencyModel, least_ms
 from sanderling.run.policy.placement import LaneRule, RecoveryRule
 from sanderling.run.policy.scheduling import SchedulingRules
 from sanderling.run.results import Outputs
 from sanderling.run.served import Batch, Served, failure_of
+from sanderling.run.short_calls import ShortCalls
 from sanderling.run.streams import Streams
-from sanderling.run.tickets import Call, Fate, Ticket, deliver, late, ticket_of
+from sanderling.run.tickets import ALONE, Call, Fate, Ticket, deliver, late, ticket_of
 
 FATES = ("requests", "completed", "completed late", "failed", "late", "rejected", "cancelled")
 DRAIN_S = 10.0
+_TURN_MS = 2.0  # that a thread with other work runs short calls at a time
 _KEPT_EVENTS = 1000
 _KEPT_LATENCIES = 1000
 _WATCH_S = 0.05
@@ -42,6 +44,8 @@ _QUIET_ROUNDS = 20  # of the watch, before it sleeps until there is work
 _ROOM_S = 1.0
 _END_S = 1.0
 _LOAD_S = 120.0  # a call that loads first may take as long, whatever counts as a hang
+_LATELY_MS = 2_000.0
+_SAFE = 0.7  # of the time that a call may take: its own time is not known exactly
 _CLOSED = "the session is closed; load the package again"
 
 
@@ -96,9 +100,12 @@ class Runtime:
         self._room = threading.Condition(self._lock)
         self._watched = threading.Condition(self._lock)
         self._streams = Streams()
+        self._short = ShortCalls()
         self._served: dict[str, Served] = {}
         self._leaving: set[str] = set()
+        self._asked: dict[str, tuple[float, float]] = {}  # when a model was last asked, and milliseconds it had then
         self._running: dict[int, Batch] = {}
+        self._handed: deque[Batch] = deque()  # begun, for a runner
         self._threads: list[threading.Thread] = []
         self._runners: set[threading.Thread] = set()  # those that wait for work or run it
         self._idle = 0
@@ -165,6 +172,8 @@ class Runtime:
     def _cut_off(self, name: str) -> list[Ticket]:
         """Forget a model; returns its requests that wait or run. Under the lock."""
         del self._served[name]
+        self._asked.pop(name, None)
+        self._short.forget(name)
         self._leaving.discard(name)
         left_over = list(map(ticket_of, self._dispatcher.remove_model(name)))
         for batch in [batch for batch in self._running.values() if batch.dispatch.model == name]:
@@ -203,6 +212,7 @@ class Runtime:
         deadline_ms: float = NEVER,
         priority: int = 0,
         wait: bool = True,
+        visit: Callable[[], None] | None = None,
     ) -> Future[Outputs]:
         """Run one request and return at once; results of a stream and priority come in the order of submission.
 
@@ -212,6 +222,8 @@ class Runtime:
             deadline_ms: from now.
             priority: larger is sooner.
             wait: for room, where the policy says so.
+            visit: called where the call is short, under a lock: it must see that ``run_short`` is called soon, in a
+                thread that waits for nothing. No other thread is woken then.
 
         Raises:
             DeadlineError: it could not be finished in time even now.
@@ -220,12 +232,33 @@ class Runtime:
         now_ms = self._now_ms()
         ticket = Ticket(name, call, deadline_ms=now_ms + deadline_ms, priority=priority)
         with self._lock:
-            self._accept(ticket, now_ms, inline=False, wait=wait)
-            ticket.link = self._streams.join((call.stream, priority))
+            self._accept(ticket, now_ms, inline=False, wait=wait, visit=visit)
+            if call.stream is not ALONE:
+                ticket.link = self._streams.join((call.stream, priority))
         future = ticket.future
         assert future is not None
         future.add_done_callback(lambda future: self._cancelled(ticket) if future.cancelled() else None)
         return future
+
+    def run_short(self) -> bool:
+        """Run what waits in this thread, batch after batch, as long as each is short; what is not, a runner gets.
+
+        Returns:
+            Whether some is left for the next time, so that this thread can do something else meanwhile.
+        """
+        end_ms = self._now_ms() + _TURN_MS
+        while True:
+            with self._lock:
+                batch = self._next_short()
+            self._tell_dropped()
+            if batch is None:
+                return False
+            begun_s = time.thread_time()
+            self._execute(batch, wakes=False)
+            now_ms = self._now_ms()
+            self._short.observe(batch.dispatch.model, (time.thread_time() - begun_s) * 1e3, now_ms)
+            if now_ms >= end_ms:
+                return self._dispatcher.waiting > 0
 
     def switch(self, name: str, lane: int, reason: str) -> None:
         """Use a lane from the next batch on; -1 lets the policy choose again. Batches that run are not disturbed."""
@@ -282,6 +315,21 @@ class Runtime:
         with self._lock:
             return self._dispatcher.utilization(device, self._now_ms())
 
+    def slice_ms(self, name: str) -> float:
+        """Milliseconds that a call of a model may take now, for the sake of the others.
+
+        The policy's time slice, or less where a model that was asked in the last seconds would be late if its next
+        request came as the call begins; infinite where no other model was.
+        """
+        with self._lock:
+            now_ms, slice_ms = self._now_ms(), NEVER
+            for other, (asked_ms, given_ms) in self._asked.items():
+                if other != name and now_ms - asked_ms < _LATELY_MS:
+                    latency = self._dispatcher.latency(other, self._dispatcher.placement(other).active)
+                    own_ms = least_ms(latency, 1) if latency.sizes else 0.0
+                    slice_ms = min(slice_ms, self._rules.time_slice_ms, _SAFE * max(given_ms - own_ms, 0.0))
+        return slice_ms
+
     def latency(self, name: str, lane: int) -> LatencyModel:
         """What is known of a lane's latency."""
         with self._lock:
@@ -320,9 +368,18 @@ class Runtime:
         for thread in threads:  # one that hangs in an engine ends when that returns
             thread.join(max(end_s - time.monotonic(), 0.0))
 
-    def _accept(self, ticket: Ticket, now_ms: float, *, inline: bool, wait: bool) -> Batch | None:
+    def _accept(
+        self,
+        ticket: Ticket,
+        now_ms: float,
+        *,
+        inline: bool,
+        wait: bool,
+        visit: Callable[[], None] | None = None,
+    ) -> Batch | None:
         """Take a request in, under the lock; returns its batch where the caller's own thread should run it."""
         self._check_open(ticket.model)
+        self._asked[ticket.model] = now_ms, ticket.deadline_ms - now_ms
         refusal = self._dispatcher.submit(ticket, now_ms)
         while refusal == "full" and self._wait_when_full:
             left_ms = ticket.deadline_ms - now_ms if self._rules.drop_late else NEVER
@@ -351,8 +408,19 @@ class Runtime:
             if dispatch is not None:
                 return self._begin(dispatch, is_runners=False)
         ticket.future = Future()
-        self._wake()
+        if visit is None or not self._is_short(ticket.model, now_ms):
+            self._wake()
+        else:
+            visit()
+            self._see_watched()
         return None
+
+    def _is_short(self, name: str, now_ms: float) -> bool:
+        """Whether a model's calls may run in a thread with other work; under the lock."""
+        served = self._served[name]
+        if not served.is_simple or not served.is_ready(0):
+            return False
+        return self._short.has(name, expected_ms=self._dispatcher.expected_ms(name), now_ms=now_ms)
 
     def _check_open(self, name: str) -> None:
         if self._is_forked:
@@ -366,6 +434,10 @@ class Runtime:
             self._work.notify()
         elif len(self._runners) < self._wanted_runners:
             self._runners.add(self._start(self._serve, "sanderling-runner"))
+        self._see_watched()
+
+    def _see_watched(self) -> None:
+        """See that somebody watches; under the lock."""
         if not self._watching:
             self._watching = True
             self._start(self._watch, "sanderling-watch")
@@ -399,22 +471,47 @@ class Runtime:
     def _next_or_wait(self) -> Batch | None:
         """The next batch; None when requests were dropped, or after closing."""
         while not self._closing:
+            if self._handed:
+                batch = self._handed.popleft()
+                if id(batch) in self._running:  # not given up meanwhile
+                    batch.thread = threading.current_thread()
+                    return batch
+                continue
             now_ms = self._now_ms()
             dispatch = self._dispatcher.next(now_ms)
             if dispatch is not None:
-                batch = self._begin(dispatch, is_runners=True)
+                begun = self._begin(dispatch, is_runners=True)
                 self._room.notify_all()
-                if batch is None:
+                if begun is None:
                     continue
                 if self._dispatcher.waiting:
                     self._wake()
-                return batch
+                return begun
             if self._dispatcher.dropped:
                 return None
             wake_ms = self._dispatcher.wake_ms()
             self._idle += 1
             self._work.wait(None if wake_ms == NEVER else max((wake_ms - now_ms) / 1e3, 1e-4))
             self._idle -= 1
+        return None
+
+    def _next_short(self) -> Batch | None:
+        """The next batch where that is short; a runner gets any other, and sees to what must still wait.
+
+        Under the lock.
+        """
+        while (dispatch := self._dispatcher.next(self._now_ms())) is not None:
+            is_short = self._is_short(dispatch.model, dispatch.started_ms)
+            batch = self._begin(dispatch, is_runners=not is_short)
+            if batch is None:
+                continue
+            if is_short:
+                self._room.notify_all()
+                return batch
+            self._handed.append(batch)
+            self._wake()
+        if self._dispatcher.waiting:
+            self._wake()
         return None
 
     def _begin(self, dispatch: Dispatch, *, is_runners: bool) -> Batch | None:
@@ -462,7 +559,8 @@ class Runtime:
     def _stand_in(self) -> None:
         """Start a runner where callers' callbacks, which may wait for other results, hold all up; under the lock."""
         free = len(self._runners) - self._delivering
-        if self._dispatcher.waiting and not self._idle and free < self._wanted_runners and not self._closing:
+        waiting = self._dispatcher.waiting or self._handed
+        if waiting and not self._idle and free < self._wanted_runners and not self._closing:
             self._runners.add(self._start(self._serve, "sanderling-runner"))
 
     def _limit_s(self, batch: Batch) -> float:
@@ -486,8 +584,13 @@ class Runtime:
         for ticket in batch.live:
             ticket.detach()
 
-    def _execute(self, batch: Batch) -> bool:
-        """Run a batch and deliver its results; False if it was given up meanwhile."""
+    def _execute(self, batch: Batch, *, wakes: bool = True) -> bool:
+        """Run a batch and deliver its results; False if it was given up meanwhile.
+
+        Args:
+            batch: that this thread has begun.
+            wakes: whether another thread should take what waits, while this one hands over the results.
+        """
         results: list[Outputs | SanderlingError] = []
         failure: Exception | None = None
         try:
@@ -503,7 +606,7 @@ class Runtime:
                 return False
             self._delivering += batch.is_runners
             lost = self._ended(batch, results, failure)
-            if self._dispatcher.waiting:
+            if wakes and self._dispatcher.waiting:
                 self._wake()
             self._room.notify_all()
         if failure is not None:

@@ -33,6 +33,10 @@ class Served(Protocol):
         """Whether a lane is loaded, so that a call's time says something about it."""
 
     @property
+    def is_simple(self) -> bool:
+        """Whether it has one lane, whose engine runs in this process and on the processor."""
+
+    @property
     def has_rescue(self) -> bool:
         """Whether another lane could take over a call that hangs, unless its caller's own thread hangs with it."""
 

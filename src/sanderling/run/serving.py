@@ -13,6 +13,7 @@ from sanderling.core.tensor import Array, Feeds
 from sanderling.model.package import Package
 from sanderling.run.batches import Rows, TensorPool
 from sanderling.run.copies import CopyCount, check_shape
+from sanderling.run.engines.base import DeviceKind
 from sanderling.run.guard.inner import split as without_watched
 from sanderling.run.guard.response import GuardResponse
 from sanderling.run.lanes import Lane
@@ -57,6 +58,12 @@ class ServedPackage:
     def is_ready(self, lane: int) -> bool:
         """Whether a lane is loaded."""
         return self.lanes[lane].loaded
+
+    @property
+    def is_simple(self) -> bool:
+        """Whether it has one lane, whose engine runs in this process and on the processor."""
+        first, *others = self.lanes
+        return not others and not first.isolated and first.plan.kind is DeviceKind.CPU
 
     @property
     def has_rescue(self) -> bool:

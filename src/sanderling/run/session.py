@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
@@ -60,7 +60,7 @@ class Shared(Protocol):
     def make_room(self, name: str, size_bytes: int) -> None:
         """A model is about to hold as many bytes."""
 
-    def forget(self, session: Session) -> None:
+    def forget(self, session: object) -> None:
         """A session was closed."""
 
 
@@ -247,6 +247,7 @@ class Session:
         priority: int = 0,
         stream: Hashable = None,
         wait: bool = True,
+        visit: Callable[[], None] | None = None,
     ) -> Future[Outputs]:
         """Run once and return at once; arguments and errors as of ``run``.
 
@@ -260,6 +261,7 @@ class Session:
             stream: whose order is kept, and whose last good result a guard may give again; the calling thread's by
                 default.
             wait: for room in a full queue, where the policy says so; without it a full queue always refuses.
+            visit: as of ``Runtime.submit``.
 
         Returns:
             A future that may be cancelled until its batch starts.
@@ -270,6 +272,7 @@ class Session:
             deadline_ms=self._due_ms(deadline_ms),
             priority=priority,
             wait=wait,
+            visit=visit,
         )
 
     async def run_async(self, feeds: Feeds | Array, *, deadline_ms: float | None = None, priority: int = 0) -> Outputs:
@@ -366,6 +369,11 @@ class Session:
         return {lane.plan.device: lane.plan.kind.value for lane in self._served.lanes}
 
     @property
+    def is_busy(self) -> bool:
+        """Whether requests wait or run."""
+        return self._runtime.is_busy(self._served.name)
+
+    @property
     def is_loaded(self) -> bool:
         """Whether any of its ways of running holds memory."""
         return any(lane.loaded for lane in self._served.lanes)
@@ -393,6 +401,14 @@ class Session:
     def clear_buffers(self) -> int:
         """Drop buffers that are kept for later; returns their bytes."""
         return self._served.pool.clear()
+
+    def load(self) -> None:
+        """Load the way of running that is in use, if it is not.
+
+        Raises:
+            EngineError: loading failed, or the session is closed.
+        """
+        self._active.load()
 
     def release(self) -> bool:
         """Give memory back until the next request; False where requests run, or nothing is held."""
@@ -575,9 +591,23 @@ def load(
     """
     requirement = parse_requirement(require) if require else None
     package = Package.open(path, check_hashes=check_hashes)
+    check_tensors(package)
     rules = read_rules(package, policy)
     plans, events = rank_lanes(package, rules, variant=variant, threads=threads, lean=lean, emulated=emulate)
     return Session(package, rules, plans, events, requirement=requirement, sensors=sensors or emulate)
+
+
+def check_tensors(package: Package) -> None:
+    """Check that a package takes and returns arrays.
+
+    Raises:
+        OptionError: it is a language model's.
+    """
+    if package.manifest.text is not None:
+        raise OptionError(
+            f"package '{package.manifest.name}' is a language model: use sanderling chat, sanderling generate or "
+            "sanderling.tasks.text"
+        )
 
 
 def read_rules(package: Package, policy: str | Path | Policy | None) -> Policy:

@@ -13,6 +13,7 @@ from sanderling.run.results import Outputs
 from sanderling.run.streams import Link
 
 Fate = Literal["", "completed", "failed", "late", "rejected", "cancelled"]
+ALONE: Hashable = object()  # the stream of requests that wait for no other's result, and whose own nobody gets again
 
 
 class Call(NamedTuple):
@@ -22,7 +23,7 @@ class Call(NamedTuple):
         feeds: inputs by name.
         rows: in them.
         outputs: arrays for the results, if it has its own.
-        stream: whose order is kept, and whose last good result may be given again.
+        stream: whose order is kept, and whose last good result may be given again; neither where it is ``ALONE``.
     """
 
     feeds: Feeds

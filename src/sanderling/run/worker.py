@@ -7,6 +7,8 @@ engine whose package needs other versions of NumPy or ONNX runs in the Python of
 from __future__ import annotations
 
 import os
+import threading
+import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -23,6 +25,7 @@ from sanderling.run.exchange import COPIES
 from sanderling.run.shared_memory import Block, Place, Unshared, describe
 
 IN_WORKER = "SANDERLING_WORKER"  # set in the environment of every worker
+_LOOK_S = 1.0
 Load = Callable[[dict[str, Any]], Executable]
 Message = tuple[dict[str, Any], dict[str, Array]]
 
@@ -136,8 +139,6 @@ def _described(executable: Executable) -> dict[str, Any]:
 
 def _timed(executable: Executable, feeds: dict[str, Array], header: dict[str, Any]) -> list[float]:
     """Time calls inside this process, so that the pipe is not measured."""
-    import time
-
     call = partial(executable.run, feeds)
     warm_s = time.perf_counter() + float(header["warmup_s"])
     for _ in range(int(header["warmup"])):
@@ -180,9 +181,17 @@ def options_from(value: dict[str, Any]) -> EngineOptions:
 
 def main(load: Load = load_by_engine) -> None:
     """Serve the parent; what libraries print goes to standard error instead of into the messages."""
+    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
     sink = os.dup(1)
     os.dup2(2, 1)
     serve(0, sink, load)
+
+
+def _end_with(parent: int) -> None:
+    """End this process when its parent has ended, though native code may hang."""
+    while os.getppid() == parent:
+        time.sleep(_LOOK_S)
+    os._exit(1)
 
 
 if __name__ == "__main__":

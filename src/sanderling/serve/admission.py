@@ -16,8 +16,9 @@ from sanderling.measure.golden import wrong_outputs
 from sanderling.measure.verify import check_golden
 from sanderling.model.package import Package
 from sanderling.run.isolated import Worker
-from sanderling.run.pool import Pool
-from sanderling.run.session import Session
+from sanderling.run.pool import Member, Pool
+from sanderling.run.text.base import Sampling
+from sanderling.run.text.pooled import PooledText
 from sanderling.serve.snapshots import Snapshots
 
 _CHECK_THREADS = 1
@@ -55,7 +56,7 @@ class Admission:
         """
         return quietly(lambda: self._snapshots.take(path))
 
-    def load(self, package: Package, key: str, *, beside: str = "") -> Session:
+    def load(self, package: Package, key: str, *, beside: str = "") -> Member:
         """Check a copy's golden vectors, load it, and run them on the lane that it got.
 
         Args:
@@ -68,12 +69,13 @@ class Admission:
             RefusedError: the policy's limit does not hold both versions.
             SanderlingError: it cannot be read or loaded.
         """
-        quietly(lambda: self._check(package))
+        if package.manifest.text is None:
+            quietly(lambda: self._check(package))
         if beside:
             self._pool.pin(beside)
         try:
             self._check_room(package, beside)
-            session = self._pool.load(package.path, name=key, pinned=True, threads=self._threads, check_hashes=False)
+            session = open_member(self._pool, package, key, threads=self._threads)
             try:
                 _warm(session)
             except BaseException:
@@ -132,7 +134,26 @@ def quietly(call: Callable[[], Result]) -> Result:
     return future.result()
 
 
-def _warm(session: Session) -> None:
+def open_member(pool: Pool, package: Package, key: str, *, threads: int) -> Member:
+    """Load a package that was checked, of whatever kind it is, and never release it."""
+    if package.manifest.text is not None:
+        return pool.load_text(package.path, name=key, pinned=True, threads=threads, check_hashes=False)
+    return pool.load(package.path, name=key, pinned=True, threads=threads, check_hashes=False)
+
+
+def warm_text(session: PooledText) -> None:
+    """Let a language model write one token.
+
+    Raises:
+        EngineError: it fails.
+    """
+    session.start(session.spec.eos_ids[:1], Sampling(temperature=0.0, max_tokens=1)).result()
+
+
+def _warm(session: Member) -> None:
+    if isinstance(session, PooledText):
+        warm_text(session)
+        return
     golden, tolerances = session.package.golden(), session.manifest.golden.tolerance
     for lane in session.loaded_lanes:
         wrong = wrong_outputs(lane, golden, lane.variant.id, tolerances[lane.variant.id])

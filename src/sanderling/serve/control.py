@@ -17,6 +17,7 @@ from starlette.routing import Route
 
 from sanderling.run.policy.document import parse_policy
 from sanderling.serve.errors import RequestError, TooLargeError
+from sanderling.serve.http.openapi import JSON, TEXT, Description, Operation, Schema, model_ref
 from sanderling.serve.snapshot import lane_parts, model_key
 from sanderling.serve.trial import Trial, try_policy
 
@@ -26,11 +27,13 @@ if TYPE_CHECKING:
     from sanderling.serve.services import Services
 
 _LIMIT_BYTES = 1 << 20
+_WHOLE: Schema = {"type": "integer"}
+_FLAG: Schema = {"type": "boolean"}
 _Handler = Callable[[Request], Awaitable[Response]]
 Word = Annotated[str, StringConstraints(max_length=256)]
 
 
-class _Command(BaseModel):
+class Command(BaseModel):
     """What every command names; the default version without one."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -39,20 +42,66 @@ class _Command(BaseModel):
     version: Word = ""
 
 
-class _Switch(_Command):
+class Switch(Command):
     """Another device or precision; without both, the policy chooses again."""
 
     device: Word | None = None
     precision: Word | None = None
 
 
-class _Try(_Command):
+class TryPolicy(Command):
     """A policy file's text."""
 
     policy: str
 
 
-_Form = TypeVar("_Form", bound=_Command)
+_Form = TypeVar("_Form", bound=Command)
+
+
+def _said(**properties: Schema) -> dict[str, Schema]:
+    return {JSON: {"type": "object", "properties": properties, "required": list(properties)}}
+
+
+def _command(path: str, summary: str, answers: dict[str, Schema], form: type[Command]) -> Operation:
+    return Operation(
+        "POST",
+        path,
+        summary,
+        answers,
+        body={JSON: model_ref(form)},
+        needs_body=True,
+        errors=(404, 409, 501),
+        needs_token=True,
+    )
+
+
+DESCRIPTION = Description(
+    "control",
+    (
+        Operation("GET", "/v1/control", "Whether the token is right", _said(token=TEXT), needs_token=True),
+        _command("/v1/control/switch", "Use another device or precision", _said(lane=TEXT), Switch),
+        _command("/v1/control/load", "Load a model into memory", _said(lane=TEXT, size_bytes=_WHOLE), Command),
+        _command(
+            "/v1/control/release",
+            "Give a model's memory back until its next request",
+            _said(released=_FLAG, released_bytes=_WHOLE),
+            Command,
+        ),
+        Operation(
+            "GET",
+            "/v1/control/policy",
+            "The policy that a model follows",
+            _said(model=TEXT, version=TEXT, policy=TEXT),
+            query={"model": TEXT, "version": TEXT},
+            errors=(404,),
+            needs_token=True,
+        ),
+        _command(
+            "/v1/control/policy/try", "Play the last minutes with another policy", {JSON: model_ref(Trial)}, TryPolicy
+        ),
+    ),
+    models=(Command, Switch, TryPolicy, Trial),
+)
 
 
 class Control:
@@ -88,18 +137,18 @@ class Control:
         return JSONResponse({"token": "accepted"})
 
     async def _switch(self, request: Request) -> Response:
-        command = await _read(request, _Switch)
-        session = self._model(command).session
+        command = await _read(request, Switch)
+        session = self._model(command).tensors
         lane = await run_in_threadpool(session.switch, device=command.device, precision=command.precision)
         return JSONResponse({"lane": lane})
 
     async def _load(self, request: Request) -> Response:
-        session = self._model(await _read(request, _Command)).session
-        await run_in_threadpool(lambda: session.placement)
+        session = self._model(await _read(request, Command)).session
+        await run_in_threadpool(session.load)
         return JSONResponse({"lane": session.lane, "size_bytes": session.size_bytes})
 
     async def _release(self, request: Request) -> Response:
-        session = self._model(await _read(request, _Command)).session
+        session = self._model(await _read(request, Command)).session
         before_bytes = session.size_bytes
         released = await run_in_threadpool(session.release)
         return JSONResponse({"released": released, "released_bytes": before_bytes - session.size_bytes})
@@ -110,7 +159,7 @@ class Control:
         return JSONResponse({"model": model.name, "version": model.version, "policy": model.session.policy.to_text()})
 
     async def _try(self, request: Request) -> Response:
-        command = await _read(request, _Try)
+        command = await _read(request, TryPolicy)
         model = self._model(command)
         trial = await run_in_threadpool(self._tried, model, command.policy)
         return JSONResponse(trial.model_dump(mode="json"))
@@ -131,7 +180,7 @@ class Control:
             self._live.samples,
         )
 
-    def _model(self, command: _Command) -> ServedModel:
+    def _model(self, command: Command) -> ServedModel:
         return self._plane.model(command.model, command.version)
 
 

@@ -19,10 +19,13 @@ import numpy as np
 
 from sanderling.core.errors import DeadlineError, EngineError, GuardError, OptionError, SanderlingError, TensorError
 from sanderling.core.tensor import Array, Feeds
-from sanderling.run.pool import Pool
+from sanderling.run.pool import Member, Pool
 from sanderling.run.results import Outputs
 from sanderling.run.runtime import DRAIN_S
 from sanderling.run.session import Session
+from sanderling.run.text.pooled import PooledText
+from sanderling.run.text.session import TextStatistics
+from sanderling.run.tickets import ALONE
 from sanderling.serve.errors import ConflictError, NotFoundError, NotReadyError
 from sanderling.serve.statistics import ModelStatistics
 from sanderling.serve.tensors import to_text
@@ -47,6 +50,8 @@ class Finished(NamedTuple):
         tripped: which check its first result failed.
         deadline_ms: that the client gave, from the arrival on; None where it gave none.
         priority: that the client gave.
+        tokens: of text that were generated, also where nobody took the rest.
+        first_ms: from the request to the first of them; None where there was none.
     """
 
     model: str
@@ -66,6 +71,8 @@ class Finished(NamedTuple):
     tripped: str = ""
     deadline_ms: float | None = None
     priority: int = 0
+    tokens: int = 0
+    first_ms: float | None = None
 
 
 class ServedModel:
@@ -79,7 +86,7 @@ class ServedModel:
         is_leaving: it was taken away, and takes no more requests.
     """
 
-    def __init__(self, name: str, version: str, session: Session) -> None:
+    def __init__(self, name: str, version: str, session: Member) -> None:
         self.name = name
         self.version = version
         self.session = session
@@ -90,6 +97,35 @@ class ServedModel:
         self._precisions = {variant.id: variant.precision.value for variant in session.manifest.variants}
         self._failures = 0
         self._failed_s = 0.0
+
+    @property
+    def tensors(self) -> Session:
+        """Its session, where it takes and returns arrays.
+
+        Raises:
+            OptionError: it is a language model.
+        """
+        if isinstance(self.session, PooledText):
+            raise OptionError(
+                f"model '{self.name}' generates text: ask /v1/chat/completions or /v1/completions, not for tensors"
+            )
+        return self.session
+
+    @property
+    def text(self) -> PooledText:
+        """Its session, where it is a language model.
+
+        Raises:
+            OptionError: it is none.
+        """
+        if isinstance(self.session, PooledText):
+            return self.session
+        raise OptionError(f"model '{self.name}' generates no text: ask /v2/models/{self.name}/infer")
+
+    @property
+    def text_statistics(self) -> TextStatistics | None:
+        """What a language model has done since it was loaded; None for others, and where it is not."""
+        return self.session.statistics() if isinstance(self.session, PooledText) else None
 
     @property
     def label(self) -> str:
@@ -125,12 +161,10 @@ class ServedModel:
         total_ms = (time.monotonic() - since_s) * 1e3
         error = future.exception(0)
         if error is not None:
-            if isinstance(error, EngineError):
-                self._failures += 1
-                self._failed_s = time.monotonic()
+            self.note(error)
             return self._told(error, rows=rows, total_ms=total_ms)
         outputs = future.result(0)
-        self._failures = 0
+        self.note(None)
         return Finished(
             self.name,
             self.version,
@@ -147,6 +181,14 @@ class ServedModel:
             stale=outputs.stale,
             tripped=outputs.tripped,
         )
+
+    def note(self, error: BaseException | None) -> None:
+        """Remember whether the engine has failed, which ``is_ready`` depends on."""
+        if error is None:
+            self._failures = 0
+        elif isinstance(error, EngineError):
+            self._failures += 1
+            self._failed_s = time.monotonic()
 
     def refused(self, error: BaseException, *, since_s: float) -> Finished:
         """What is told about a request that was not even taken."""
@@ -182,12 +224,14 @@ class DataPlane:
         observers: called with every request that ended, in the thread that ended it: they must be quick and must not
             raise.
         is_accepting: False once the server shuts down.
+        is_starting: models are still to come.
     """
 
     def __init__(self, pool: Pool) -> None:
         self.pool = pool
         self.observers: list[Callable[[Finished], None]] = []
         self.is_accepting = True
+        self.is_starting = False
         self._versions: dict[str, _Versions] = {}
         self._lock = threading.Lock()
         self._numbers = itertools.count()
@@ -203,14 +247,14 @@ class DataPlane:
     def is_ready(self) -> bool:
         """Whether every model takes requests, by the version that requests without one get."""
         defaults = [versions.models[versions.default] for versions in list(self._versions.values())]
-        return self.is_accepting and all(model.is_ready for model in defaults)
+        return self.is_accepting and not self.is_starting and all(model.is_ready for model in defaults)
 
     @property
     def pending(self) -> int:
         """Requests that wait or run."""
         return self._pending
 
-    def add(self, session: Session, *, name: str, version: str = "1") -> ServedModel:
+    def add(self, session: Member, *, name: str, version: str = "1") -> ServedModel:
         """Let requests reach a session. The first version of a model is its default.
 
         Raises:
@@ -332,6 +376,7 @@ class DataPlane:
         stream: Hashable = None,
         buffers: Feeds | None = None,
         pinned: bool = False,
+        visit: Callable[[], None] | None = None,
     ) -> Future[Outputs]:
         """Run a request; never waits, not even for room in a queue.
 
@@ -344,6 +389,7 @@ class DataPlane:
             stream: whose order is kept; none by default.
             buffers: arrays for some results or all, by name, which they are written to.
             pinned: the client named the version, so that no other may answer when it was just taken away.
+            visit: as of ``Runtime.submit``.
 
         Returns:
             A future that may be cancelled until its batch starts.
@@ -366,6 +412,7 @@ class DataPlane:
                     stream=stream,
                     buffers=buffers,
                     since_s=since_s,
+                    visit=visit,
                 )
             except SanderlingError as error:
                 if isinstance(error, EngineError) and model.is_leaving:
@@ -385,6 +432,7 @@ class DataPlane:
         stream: Hashable,
         buffers: Feeds | None,
         since_s: float,
+        visit: Callable[[], None] | None,
     ) -> Future[Outputs]:
         if not self.is_accepting:
             raise NotReadyError("the server shuts down and takes no more requests: ask another one")
@@ -392,17 +440,17 @@ class DataPlane:
             raise DeadlineError(f"the request's deadline passed {-deadline_ms:.1f} ms ago")
         model.check_outputs(outputs)
         direct = buffers if buffers is not None and len(buffers) == len(model.session.outputs) else None
-        future = model.session.submit(
+        future = model.tensors.submit(
             model.prepared(feeds),
             direct,
             deadline_ms=deadline_ms,
             priority=priority,
-            stream=object() if stream is None else stream,
+            stream=ALONE if stream is None else stream,
             wait=False,
+            visit=visit,
         )
         rows = _rows(feeds)
-        with self._pending_lock:
-            self._pending += 1
+        self.begin()
         future.add_done_callback(lambda done: self._ended(model, done, rows, since_s, deadline_ms, priority))
         return future if buffers is None or direct is not None else _copied(future, buffers)
 
@@ -415,13 +463,22 @@ class DataPlane:
         deadline_ms: float | None,
         priority: int,
     ) -> None:
-        with self._pending_lock:
-            self._pending -= 1
         if future.cancelled():
             finished = model.refused(CancelledError(), since_s=since_s)
         else:
             finished = model.finished(future, rows=rows, since_s=since_s)
-        self._tell(model, _asked(finished, deadline_ms, priority))
+        self.end(model, _asked(finished, deadline_ms, priority))
+
+    def begin(self) -> None:
+        """A request waits or runs from now on."""
+        with self._pending_lock:
+            self._pending += 1
+
+    def end(self, model: ServedModel, finished: Finished) -> None:
+        """A request that has begun is over."""
+        with self._pending_lock:
+            self._pending -= 1
+        self._tell(model, finished)
 
     def _tell(self, model: ServedModel, finished: Finished) -> None:
         model.statistics.add(finished)
@@ -431,6 +488,8 @@ class DataPlane:
     def _known(self, name: str) -> _Versions:
         known = self._versions.get(name)
         if known is None:
+            if self.is_starting:
+                raise NotReadyError(f"model '{name[:80]}' is not there yet: the server starts; try again later")
             there = ", ".join(sorted(self._versions)) or "none"
             raise NotFoundError(f"unknown model '{name[:80]}': available are {there}")
         return known

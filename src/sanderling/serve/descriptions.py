@@ -83,7 +83,7 @@ def describe_repository(plane: DataPlane, *, ready_only: bool = False) -> list[d
 def _most_rows(model: ServedModel) -> int:
     """Rows that a call may have; 0 where rows are not told apart."""
     specs: Sequence[TensorSpec] = (*model.session.accepted, *model.session.returned)
-    if any(spec.dynamic_axes != (0,) for spec in specs):
+    if not specs or any(spec.dynamic_axes != (0,) for spec in specs):
         return 0
     return model.session.policy.batch_tuning.max_batch_size
 

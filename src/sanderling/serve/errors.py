@@ -123,7 +123,8 @@ def told(error: BaseException) -> str:
     Such a message may hold paths and the like, which belong in the server's log.
     """
     if isinstance(error, SanderlingError):
-        return " ".join(str(error).split())
+        text = " ".join(str(error).split())
+        return text.encode(errors="backslashreplace").decode()  # what came from JSON may be half a surrogate pair
     if isinstance(error, CancelledError | asyncio.CancelledError):
         return "the request was cancelled"
     return f"the server failed with {type(error).__name__}; its log says more"

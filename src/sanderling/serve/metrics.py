@@ -98,6 +98,7 @@ class Metrics:
         self._outcomes: Counter[tuple[str, str, str]] = Counter()
         self._tripped: Counter[tuple[str, str]] = Counter()
         self._tokens: Counter[tuple[str, str]] = Counter()
+        self._first: dict[tuple[str, str], _Histogram] = {}
         self._events: Counter[tuple[str, str]] = Counter()
         self._switches: Counter[tuple[str, str]] = Counter()
         self._follower = Follower(plane, self._happened)
@@ -114,6 +115,10 @@ class Metrics:
             self._outcomes[model, version, finished.error or "ok"] += 1
             if finished.tripped:
                 self._tripped[model, version] += 1
+            if finished.tokens:
+                self._tokens[model, version] += finished.tokens
+            if finished.first_ms is not None:
+                self._first.setdefault((model, version), _Histogram(_BOUNDS_MS)).add(finished.first_ms)
             if not finished.ok:
                 return
             key = model, version, finished.device, finished.precision
@@ -125,11 +130,6 @@ class Metrics:
             compute.add(finished.compute_ms)
             total.add(finished.total_ms)
             tally.rows.add(finished.batch_rows)
-
-    def count_tokens(self, model: str, version: str, tokens: int) -> None:
-        """Text was generated: so many tokens more."""
-        with self._lock:
-            self._tokens[model, version] += tokens
 
     def exposition(self) -> bytes:
         """All metrics in Prometheus' text format."""
@@ -149,6 +149,7 @@ class Metrics:
             counted = list(self._requests())
         yield from counted
         yield from self._models()
+        yield from self._texts()
         yield from self._devices()
         yield from self._process()
 
@@ -182,6 +183,12 @@ class Metrics:
         yield rows
         yield _counter("sanderling_guard_trips", "Results that failed their check.", version, self._tripped.items())
         yield _counter("sanderling_tokens", "Tokens that were generated.", version, self._tokens.items())
+        first = HistogramMetricFamily(
+            "sanderling_first_token_seconds", "Seconds from a request to the first token of its text.", labels=version
+        )
+        for where_text, histogram in self._first.items():
+            first.add_metric(where_text, histogram.buckets(1e-3), histogram.total / 1e3)
+        yield first
         yield _counter(
             "sanderling_switches",
             "Changes of the way of running, by kind of reason.",
@@ -223,6 +230,29 @@ class Metrics:
             version,
             [(key, m.session.copied_bytes) for key, m in models],
         )
+
+    def _texts(self) -> Iterator[Metric]:
+        """What language models tell of themselves since they were loaded."""
+        told = [((m.name, m.version), s) for m in self._plane.models if (s := m.text_statistics) is not None]
+        version = ("model", "version")
+        for name, help_text, values in (
+            ("conversations", "Requests for text that are computed now.", [(key, s.active) for key, s in told]),
+            ("kept_sequences", "Sequences kept for prompts that begin alike.", [(key, s.kept) for key, s in told]),
+            ("prompt_tokens", "Tokens of prompts.", [(key, s.prompt_tokens) for key, s in told]),
+            ("cached_tokens", "Of these, those that were not computed.", [(key, s.cached_tokens) for key, s in told]),
+            ("prefix_hits", "Requests that went on from a kept sequence.", [(key, s.prefix_hits) for key, s in told]),
+            (
+                "decode_tokens_per_second",
+                "Tokens a second of one answer by itself, of late.",
+                [(key, s.decode_tokens_per_s or 0.0) for key, s in told],
+            ),
+            (
+                "prefill_tokens_per_second",
+                "Tokens of prompts a second, of late.",
+                [(key, s.prefill_tokens_per_s or 0.0) for key, s in told],
+            ),
+        ):
+            yield _gauge(f"sanderling_text_{name}", help_text, version, values)
 
     def _devices(self) -> Iterator[Metric]:
         samples = device_samples(self._plane)

@@ -8,7 +8,7 @@ import numpy as np
 
 from sanderling.core.errors import TensorError
 from sanderling.core.tensor import Array, Feeds, TensorSpec
-from sanderling.run.session import Session
+from sanderling.run.pool import Member
 from sanderling.serve.shared_memory import Place, SharedMemoryRegistry
 from sanderling.serve.tensors import encode_binary
 
@@ -33,7 +33,7 @@ class OutputPlaces:
     def __init__(
         self,
         places: Mapping[str, Place],
-        session: Session,
+        session: Member,
         feeds: Feeds,
         registry: SharedMemoryRegistry,
     ) -> None:

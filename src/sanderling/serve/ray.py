@@ -18,7 +18,6 @@ from sanderling.core.errors import EngineError, OptionError, UnavailableError
 from sanderling.run.pool import Pool
 from sanderling.serve.data_plane import DataPlane
 from sanderling.serve.http.asgi import Application
-from sanderling.serve.http.asgi_inference import inference_routes
 from sanderling.serve.http.routes import make_app
 from sanderling.serve.log import Log
 from sanderling.serve.server import warm
@@ -75,7 +74,7 @@ class Replica:
         self._services.is_started = True
 
     def __serve_build_asgi_app__(self) -> Application:  # Ray Serve's name for it
-        return make_app(self._services, inference_routes(self._services))
+        return make_app(self._services)
 
     def check_health(self) -> None:
         """Asked by Ray Serve now and then; a replica that fails it is replaced.

@@ -7,15 +7,20 @@ import signal
 import sys
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from sanderling.core.errors import EngineError, OptionError, SanderlingError, UnavailableError
-from sanderling.run.pool import Pool
+from sanderling.model.package import Package
+from sanderling.run.pool import Member, Pool
 from sanderling.run.runtime import TimedEvent
-from sanderling.run.session import Session
-from sanderling.serve.admission import Admission
+from sanderling.run.text.pooled import PooledText
+from sanderling.serve.admission import Admission, warm_text
+from sanderling.serve.control import DESCRIPTION as CONTROL
+from sanderling.serve.dashboard import DESCRIPTION as DASHBOARD
 from sanderling.serve.dashboard import dashboard_routes
 from sanderling.serve.data_plane import DataPlane
+from sanderling.serve.http.operations import VERSIONS
 from sanderling.serve.http.routes import make_app
 from sanderling.serve.http.server import HttpServer
 from sanderling.serve.http.versions import version_routes
@@ -69,6 +74,7 @@ class Server:
             Log(as_json=settings.log_json),
             SharedMemoryRegistry(settings.shared_memory_prefix),
         )
+        self.services.plane.is_starting = True
         self.live = Live(self.services.plane)
         self.metrics = Metrics(self.services.plane)
         self.ends: dict[str, End] = {}
@@ -76,17 +82,20 @@ class Server:
         self._repository: Repository | None = None
 
     async def start(self) -> None:
-        """Load and warm every package, then listen.
+        """Listen, and load and warm every package; until that is done, the server says that it is not ready.
 
         Raises:
             SanderlingError: a package, the policy or a port cannot be used; nothing is left open then.
         """
         try:
-            await asyncio.to_thread(self._load)
+            await asyncio.to_thread(self._check_packages)
+            self._open_repository()
             await self._listen()
+            await asyncio.to_thread(self._load)
         except BaseException:
             await self.stop(0.0)
             raise
+        self.services.plane.is_starting = False
         self._reporter = asyncio.get_running_loop().create_task(self._report())
         self.services.is_started = True
 
@@ -98,6 +107,7 @@ class Server:
         await asyncio.gather(*(end.stop(drain_s) for end in self.ends.values()))
         if self._reporter is not None:
             self._reporter.cancel()
+        self.services.aside.close()
         await asyncio.to_thread(self._close, drain_s if self.services.plane.pending else 0.0)
 
     def reload(self) -> None:
@@ -117,21 +127,31 @@ class Server:
             return
         log.info("reload", f"{path} {'has other rules: restart to use them' if changed else 'is unchanged'}")
 
+    def _open_repository(self) -> None:
+        if self.settings.repository is None:
+            return
+        admission = Admission(self.pool, threads=self.settings.threads)
+        self._repository = Repository(
+            self.settings.repository, self.pool, self.services.plane, self.settings.watching, admission=admission
+        )
+        self.services.repository = self._repository
+
+    def _check_packages(self) -> None:
+        """See what is wrong at a look, before anybody is told that there will be a server."""
+        names: set[str] = set()
+        for path in self.settings.packages:
+            name = Package.open(path, check_hashes=False).manifest.name
+            if name in names:
+                raise OptionError(f"two packages are called '{name}': serve one of them, or build it with another name")
+            names.add(name)
+
     def _load(self) -> None:
         """Load every package under its own name, and run its golden vectors once."""
         for path in self.settings.packages:
-            session = self.pool.load(path, threads=self.settings.threads)
-            name = session.manifest.name
-            if name in {model.name for model in self.services.plane.models}:
-                raise OptionError(f"two packages are called '{name}': serve one of them, or build it with another name")
-            warm(session, name)
-            self.services.plane.add(session, name=name)
-        if self.settings.repository is not None:
-            admission = Admission(self.pool, threads=self.settings.threads)
-            self._repository = Repository(
-                self.settings.repository, self.pool, self.services.plane, self.settings.watching, admission=admission
-            )
-            self.services.repository = self._repository
+            session = load_any(self.pool, path, threads=self.settings.threads)
+            warm(session, session.manifest.name)
+            self.services.plane.add(session, name=session.manifest.name)
+        if self._repository is not None:
             self._repository.start()
 
     def _close(self, drain_s: float) -> None:
@@ -147,7 +167,7 @@ class Server:
             extra: list[BaseRoute] = list(dashboard_routes(self.services, self.live, self.metrics))
             if self._repository is not None:
                 extra += version_routes(self.services, self._repository)
-            http = HttpServer(self.services, make_app(self.services, extra))
+            http = HttpServer(self.services, make_app(self.services, extra, [DASHBOARD, CONTROL, VERSIONS]))
             await http.start()
             self.ends["http"] = http
         if settings.metrics_port is not None:
@@ -173,15 +193,25 @@ class Server:
                 self.services.log.info(event.kind, message, model=timed.model, subject=event.subject)
 
 
-def warm(session: Session, name: str) -> None:
-    """Run a package's first golden call, so that the first request is as quick as any.
+def load_any(pool: Pool, path: Path, *, threads: int) -> Member:
+    """Load a package, of a language model or of any other."""
+    if Package.open(path, check_files=False).manifest.text is not None:
+        return pool.load_text(path, threads=threads)
+    return pool.load(path, threads=threads)
+
+
+def warm(session: Member, name: str) -> None:
+    """Run a package's first golden call, or write a token, so that the first request is as quick as any.
 
     Raises:
         EngineError: it fails.
     """
-    golden = session.package.golden()
+    feeds = None if isinstance(session, PooledText) else session.package.golden().call(0)
     try:
-        session.run(golden.call(0))
+        if isinstance(session, PooledText):
+            warm_text(session)
+        elif feeds is not None:
+            session.run(feeds)
     except SanderlingError as error:
         raise EngineError(f"package '{name}' fails its first call: {error}") from error
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from sanderling.core.errors import OptionError
+from sanderling.serve.aside import Aside
 from sanderling.serve.data_plane import DataPlane
 from sanderling.serve.descriptions import describe_repository
 from sanderling.serve.errors import UnauthorizedError
@@ -54,6 +55,7 @@ class Services:
 
     Attributes:
         memory: regions that clients have registered.
+        aside: threads for what takes long.
         repository: that control routes load and unload by.
         is_started: every package is loaded and warm.
     """
@@ -62,6 +64,7 @@ class Services:
     plane: DataPlane
     log: Log
     memory: SharedMemoryRegistry = field(default_factory=SharedMemoryRegistry)
+    aside: Aside = field(default_factory=Aside)
     repository: Repository = field(init=False)
     is_started: bool = False
 

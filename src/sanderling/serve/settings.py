@@ -19,6 +19,7 @@ class Limits:
 
     Attributes:
         body_bytes: of a request, also after it is unpacked.
+        held_bytes: of all large requests together, from their heads to their answers.
         header_bytes: of the request line and all headers together.
         headers: in number.
         connections: at a time.
@@ -29,6 +30,7 @@ class Limits:
     """
 
     body_bytes: int = 64 * 2**20
+    held_bytes: int = 2**30
     header_bytes: int = 16 * 2**10
     headers: int = 100
     connections: int = 10_000
@@ -41,6 +43,8 @@ class Limits:
         for name, value in vars(self).items():
             if not (value > 0 and math.isfinite(value)):
                 raise OptionError(f"limit {name} is {value:g}: expected a number above 0")
+        if self.held_bytes < self.body_bytes:
+            object.__setattr__(self, "held_bytes", self.body_bytes)
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ from pydantic import BaseModel, ConfigDict
 from sanderling.run.conditions import Conditions
 
 if TYPE_CHECKING:
+    from sanderling.run.pool import Member
     from sanderling.run.runtime import Runtime
-    from sanderling.run.session import Session
     from sanderling.serve.data_plane import DataPlane, ServedModel
 
 
@@ -219,7 +219,7 @@ def device_samples(plane: DataPlane) -> dict[str, DeviceSample]:
     }
 
 
-def held_bytes(session: Session) -> int:
+def held_bytes(session: Member) -> int:
     """What a session's loaded variants and kept buffers take."""
     return session.size_bytes + session.pooled_bytes
 

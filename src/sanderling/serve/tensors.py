@@ -41,8 +41,14 @@ _KINDS: dict[str, tuple[set[type], str]] = {
     **dict.fromkeys(("FP16", "FP32", "FP64", "BF16"), _NUMBERS),
 }
 _LENGTH = struct.Struct("<I")
-_MOST_AXES = 32
+_SLICE = 64 * 1024  # elements that are converted between two chances for other threads
+MOST_AXES = 32
 _MOST_ELEMENTS = 2**59  # of eight bytes; NumPy counts an axis of 0 as 1 here
+
+
+def datatypes() -> tuple[str, ...]:
+    """All of the protocol's names of datatypes."""
+    return tuple(_NAMES)
 
 
 @cache
@@ -85,8 +91,8 @@ def element_count(name: str, shape: object) -> int:
     """
     if not isinstance(shape, list | tuple):
         raise TensorError(f"tensor '{name}' has shape {_cut(shape)}: expected a list of whole numbers ≥ 0")
-    if len(shape) > _MOST_AXES:
-        raise TensorError(f"tensor '{name}' has {len(shape)} axes: at most {_MOST_AXES} are taken")
+    if len(shape) > MOST_AXES:
+        raise TensorError(f"tensor '{name}' has {len(shape)} axes: at most {MOST_AXES} are taken")
     for size in shape:
         if type(size) is not int or size < 0:
             raise TensorError(f"tensor '{name}' has {_cut(size)} in its shape: expected whole numbers ≥ 0")
@@ -163,14 +169,11 @@ def decode_json(name: str, datatype: str, shape: Sequence[int], data: object) ->
         raise TensorError(f"tensor '{name}' has {len(values)} elements: expected {count} for shape {list(shape)}")
     if datatype == "BYTES":
         return _json_strings(name, values).reshape(shape)
-    _check_kinds(name, datatype, values)
-    try:
-        with np.errstate(over="ignore"):
-            array = np.array(values, dtype)
-    except (OverflowError, ValueError, TypeError) as error:
-        raise TensorError(f"tensor '{name}' has an element that is no {datatype}: {error}") from None
-    if dtype.kind not in "biu" and np.isinf(array).any() and not any(map(math.isinf, values)):
-        raise TensorError(f"tensor '{name}' has an element that is too large for {datatype}")
+    if count <= _SLICE:
+        return _json_numbers(name, datatype, values).reshape(shape)
+    array = np.empty(count, dtype)
+    for begin in range(0, count, _SLICE):
+        array[begin : begin + _SLICE] = _json_numbers(name, datatype, values[begin : begin + _SLICE])
     return array.reshape(shape)
 
 
@@ -185,12 +188,22 @@ def encode_json(name: str, array: Array) -> list[Any]:
             return [item.decode() for item in _byte_strings(array)]
         except UnicodeDecodeError:
             raise TensorError(f"'{name}' holds bytes that are not UTF-8: ask for it with binary_data") from None
-    if array.dtype.kind not in "biu":
-        array = array.astype(np.float32) if array.dtype.name == "bfloat16" else array
-        if not np.isfinite(array).all():
-            raise TensorError(f"'{name}' holds NaN or infinity, which JSON cannot: ask for it with binary_data")
-    values: list[Any] = array.reshape(-1).tolist()
+    values: list[Any] = finite_numbers(name, array).reshape(-1).tolist()
     return values
+
+
+def finite_numbers(name: str, array: Array) -> Array:
+    """An array of numbers that JSON can hold; bfloat16 as float32.
+
+    Raises:
+        TensorError: one is not finite.
+    """
+    if array.dtype.kind in "biu":
+        return array
+    array = array.astype(np.float32) if array.dtype.name == "bfloat16" else array
+    if not np.isfinite(array).all():
+        raise TensorError(f"'{name}' holds NaN or infinity, which JSON cannot: ask for it with binary_data")
+    return array
 
 
 def to_text(name: str, array: Array) -> Array:
@@ -240,13 +253,13 @@ def _flat(name: str, data: object) -> list[Any]:
     if not isinstance(data, list):
         raise TensorError(f"tensor '{name}' has data of {type(data).__name__}: expected a list")
     level: list[Any] = data
-    for _ in range(_MOST_AXES):
+    for _ in range(MOST_AXES):
         if not any(isinstance(item, list) for item in level):
             return level
         if not all(isinstance(item, list) for item in level) or len({len(item) for item in level}) > 1:
             raise TensorError(f"tensor '{name}' has lists of different lengths: expected the same along each axis")
         level = list(itertools.chain.from_iterable(level))
-    raise TensorError(f"tensor '{name}' has lists nested deeper than {_MOST_AXES}")
+    raise TensorError(f"tensor '{name}' has lists nested deeper than {MOST_AXES}")
 
 
 def _check_kinds(name: str, datatype: str, values: list[Any]) -> None:
@@ -256,6 +269,19 @@ def _check_kinds(name: str, datatype: str, values: list[Any]) -> None:
     if found:
         kinds = ", ".join(sorted(kind.__name__ for kind in found))
         raise TensorError(f"tensor '{name}' of {datatype} has elements of {kinds}: expected {told}")
+
+
+def _json_numbers(name: str, datatype: str, values: list[Any]) -> Array:
+    dtype = dtype_of(datatype)
+    _check_kinds(name, datatype, values)
+    try:
+        with np.errstate(over="ignore"):
+            array = np.array(values, dtype)
+    except (OverflowError, ValueError, TypeError) as error:
+        raise TensorError(f"tensor '{name}' has an element that is no {datatype}: {error}") from None
+    if dtype.kind not in "biu" and np.isinf(array).any() and not any(map(math.isinf, values)):
+        raise TensorError(f"tensor '{name}' has an element that is too large for {datatype}")
+    return array
 
 
 def _json_strings(name: str, values: list[Any]) -> Array:

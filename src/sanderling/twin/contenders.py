@@ -82,7 +82,7 @@ def of_policy(
         )
     for device in absent:
         reason = f"it is in devicePriorities; the table has {', '.join(table.device_kinds)}"
-        (progress or Silent()).event(Event(kind="device-absent", subject=device, reason=reason))
+        (progress or Silent()).event(Event(kind="device-missing", subject=device, reason=reason))
     default_ms = deadline_at(policy, arrival_ms=0.0, deadline_ms=None)
     return Contender(name, dispatcher, lanes, default_ms, thresholds_c)
 

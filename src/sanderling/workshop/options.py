@@ -50,6 +50,8 @@ class BuildOptions:
         preprocess: preset, JSON or file.
         labels: text file with one class a line, or ``imagenet``.
         trust_pickle: load a pickled module, which runs code from the file.
+        task: ``embeddings`` for a model of sentences; None for any other.
+        tokenizer: ``tokenizer.json`` of such a model.
         threads: of each measured call; 0 means all usable cores.
         repeats: timed calls of each variant.
         seed: of everything random.
@@ -75,6 +77,8 @@ class BuildOptions:
     preprocess: str | None = None
     labels: str | None = None
     trust_pickle: bool = False
+    task: str | None = None
+    tokenizer: Path | None = None
     threads: int = 0
     repeats: int = 100
     seed: int = 0

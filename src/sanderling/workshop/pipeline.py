@@ -21,6 +21,7 @@ from sanderling.model.package import EVIDENCE, REPORT, file_entries, is_package,
 from sanderling.run.engines import DEFAULT_ENGINE
 from sanderling.run.engines.base import Optimization
 from sanderling.workshop import preparation, proof
+from sanderling.workshop.embedding import add_tokenizer, check_task
 from sanderling.workshop.evidence import Evidence, Quantization, Search, SearchPoint, VariantEvidence
 from sanderling.workshop.export.source import export
 from sanderling.workshop.front import kept_point, known_blocks
@@ -82,6 +83,7 @@ def build(options: BuildOptions, progress: Progress | None = None, make_graph: E
     """
     check_output(options.output)
     _check_tools()
+    check_task(options.task, options.tokenizer)
     point = kept_point(options.mixed_from, options.layers_float)
     recorder = Recorder(progress or Silent())
     with replacing(options.output) as target:
@@ -149,6 +151,9 @@ def _package(
     evidence = _evidence(piece, measured, quantization, why, options, recorder)
     (folder / EVIDENCE).write_text(evidence.model_dump_json(indent=1) + "\n", encoding="utf-8")
     manifest = _manifest(piece, variants, chosen, budget, golden, options)
+    if options.tokenizer is not None:
+        spec = add_tokenizer(folder, written[0].path, piece.inputs, piece.outputs, options.tokenizer)
+        manifest = manifest.model_copy(update={"embedding": spec})
     (folder / REPORT).write_text(render_report(manifest, evidence), encoding="utf-8")
     manifest = manifest.model_copy(update={"files": file_entries(folder)})
     write_manifest(folder, manifest)

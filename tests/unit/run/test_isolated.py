@@ -4,10 +4,13 @@ import contextlib
 import gc
 import os
 import signal
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 from onnx import helper
 
@@ -114,6 +117,25 @@ def test_no_process_is_left_behind(model):
         pid = worker.pid
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
+
+
+def test_worker_that_is_busy_for_ever_ends_with_its_parent(model):
+    program = f"""if True:
+        import threading
+        from pathlib import Path
+        from sanderling.run.engines.base import EngineOptions
+        from sanderling.run.isolated import Worker
+        from tests.models import random_arrays
+        worker = Worker()
+        loaded = worker.load("onnxruntime", Path({str(model)!r}), EngineOptions())
+        feeds = random_arrays({{"image": (1, 3, 8, 8)}})
+        threading.Timer(0.2, lambda: print(worker.pid, flush=True)).start()
+        loaded.time(feeds, warmup=0, repeats=10**9)
+    """
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as parent:
+        worker = psutil.Process(int(parent.stdout.readline()))
+        parent.kill()
+    worker.wait(timeout=30)
 
 
 EXPECTED = run_directly(conv_classifier(), FEEDS)["scores"]

@@ -14,8 +14,10 @@ from sanderling.core.errors import EngineError, ModelError
 from sanderling.core.tensor import TensorSpec
 from sanderling.run.engines import known_engine
 from sanderling.run.engines.base import Compute, DeviceKind, EngineOptions, Fidelity, Placement
-from sanderling.run.engines.rknn_ import ENVIRONMENT, RknnExecutable, _Graph, _placement, _reason, _worker
+from sanderling.run.engines.rknn_ import ENVIRONMENT, RknnExecutable, _worker, placement_of
 from sanderling.run.environments import import_path
+from sanderling.run.rknn.graphs import NetGraph
+from sanderling.run.rknn.log import reason as told_reason
 from tests.models import chain, conv_classifier, make_model, random_arrays, run_directly, tensor
 from tests.quantized import in_int8, step_of
 
@@ -71,7 +73,7 @@ def test_every_requirement_is_pinned():
 
 
 def test_table_of_layers_tells_where_each_runs_and_in_what():
-    placement = _placement(TABLE, RKNN.devices()[0])
+    placement = placement_of(TABLE, RKNN.devices()[0])
     assert placement.kinds == {DeviceKind.NPU: 0.75, DeviceKind.CPU: 0.25}
     assert placement.fell_back == ("Reshape:scores_mm_tp_rs",)
     assert placement.share(DeviceKind.NPU) == (1.0, "multiply–accumulates")
@@ -80,7 +82,7 @@ def test_table_of_layers_tells_where_each_runs_and_in_what():
 
 def test_log_without_a_table_is_an_error():
     with pytest.raises(EngineError, match="does not say where the graph's layers run"):
-        _placement(TABLE[:3], RKNN.devices()[0])
+        placement_of(TABLE[:3], RKNN.devices()[0])
 
 
 @pytest.mark.parametrize(
@@ -95,7 +97,7 @@ def test_log_without_a_table_is_an_error():
 )
 def test_reason_is_the_most_telling_line(printed, reason):
     lines = ["I rknn-toolkit2 version: 2.5.0", "W build: onnx.checker fails", *printed.splitlines(), "I done"]
-    assert _reason(lines, "otherwise").startswith(reason)
+    assert told_reason(lines, "otherwise").startswith(reason)
 
 
 @needs_toolkit
@@ -121,7 +123,7 @@ class OneRow:
 
 def test_rows_are_written_to_the_callers_arrays_and_copies_are_counted():
     x, y = (TensorSpec(name=name, dtype="float32", shape=("N", size)) for name, size in (("x", 4), ("y", 1)))
-    graph = _Graph(onnx.ModelProto(), (x,), (y,), ("x",), True, "the model")
+    graph = NetGraph(onnx.ModelProto(), (x,), (y,), ("x",), True, "the model")
     executable = RknnExecutable(OneRow(), graph, Placement("rk3588", {DeviceKind.NPU: 1.0}))
     feeds, outputs = {"x": np.arange(12, dtype="f4").reshape(3, 4)}, {"y": np.full((3, 1), 77, "f4")}
     assert executable.run(feeds, outputs)["y"] is outputs["y"]

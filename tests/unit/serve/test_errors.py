@@ -40,3 +40,7 @@ def test_every_error_has_its_codes(error, status, grpc):
 def test_an_error_that_nobody_foresaw_tells_the_client_nothing_of_the_server():
     assert told(OSError("/etc/secret")) == "the server failed with OSError; its log says more"
     assert told(core.TensorError("a\n b")) == "a b"
+
+
+def test_half_a_surrogate_pair_that_a_client_sent_can_be_told_back():
+    assert told(core.OptionError("'\ud800' is refused")).encode() == b"'\\ud800' is refused"

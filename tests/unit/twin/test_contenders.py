@@ -27,7 +27,7 @@ def test_a_device_that_is_not_in_the_table_is_an_event(tmp_path):
     path.write_text('{"devicePriorities": ["dsp", "cpu"]}')
     progress = Recorder(Silent())
     assert contender(str(path), ["a"], table(), progress=progress).lanes == {"a": ("cpu",)}
-    assert [(event.kind, event.subject) for event in progress.events] == [("device-absent", "dsp")]
+    assert [(event.kind, event.subject) for event in progress.events] == [("device-missing", "dsp")]
 
 
 def test_a_policy_without_any_device_of_the_table_is_refused(tmp_path):

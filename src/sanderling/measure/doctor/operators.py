@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from sanderling.run.isolated import Worker
 
 TABLES = ("ascend",)
 HALF_TARGETS = ("ascend",)  # they compute in FP16 unless told otherwise
+_ENDS = 2
 _UNCHECKED = ("Constant", "Loop")  # read by the parser itself, not by a registered operator
 
 
@@ -65,23 +67,48 @@ def compatibility(
     return results, findings
 
 
+@dataclass(frozen=True)
+class Unregistered:
+    """An operator that a target's table lacks, in the graph's opset or at all."""
+
+    operator: str
+    reason: str
+    nodes: tuple[str, ...]
+
+
 def by_table(target: str, model: onnx.ModelProto) -> TargetOperators:
     """Look every operator up in a target's table of registered operators and opsets."""
-    text = resources.files("sanderling.measure.doctor").joinpath(f"data/{target}_operators.json").read_text("utf-8")
-    table: dict[str, tuple[int, int]] = json.loads(text)
-    opset = opset_of(model)
-    refused: dict[str, str] = {}
-    for node in all_nodes(model.graph):
-        if node.domain not in ("", "ai.onnx") and node.op_type not in table:
-            refused[f"{node.domain}.{node.op_type}"] = "not registered"
-        elif node.op_type in _UNCHECKED:
-            continue
-        elif node.op_type not in table:
-            refused[node.op_type] = "not registered"
-        elif not table[node.op_type][0] <= opset <= table[node.op_type][1]:
-            first, last = table[node.op_type]
-            refused[node.op_type] = f"registered for opsets {first} to {last}, the graph has {opset}"
+    refused = {entry.operator: entry.reason for entry in unregistered(target, model)}
     return TargetOperators(target=target, basis="table", accepted=not refused, refused=refused)
+
+
+def unregistered(target: str, model: onnx.ModelProto) -> list[Unregistered]:
+    """Operators that a target's table lacks, in the graph's order, with their nodes."""
+    text = resources.files("sanderling.measure.doctor").joinpath(f"data/{target}_operators.json").read_text("utf-8")
+    table: dict[str, list[int]] = json.loads(text)
+    opset = opset_of(model)
+    reasons: dict[str, str] = {}
+    nodes: dict[str, list[str]] = {}
+    for node in all_nodes(model.graph):
+        foreign = node.domain not in ("", "ai.onnx")
+        if not foreign and node.op_type in _UNCHECKED:
+            continue
+        reason = _refusal(table.get(node.op_type), None if foreign else opset)
+        if reason:
+            name = f"{node.domain}.{node.op_type}" if foreign else node.op_type
+            reasons[name] = reason
+            nodes.setdefault(name, []).append(node.name or next(iter(node.output), ""))
+    return [Unregistered(name, reason, tuple(nodes[name])) for name, reason in reasons.items()]
+
+
+def _refusal(opsets: list[int] | None, opset: int | None) -> str:
+    """Why an operator is refused in an opset, or in any; two entries are the first and the last, more are each."""
+    if opsets is None:
+        return "not registered"
+    if opset is None or opset in opsets or (len(opsets) == _ENDS and opsets[0] <= opset <= opsets[1]):
+        return ""
+    listed = " to ".join(map(str, opsets)) if len(opsets) == _ENDS else ", ".join(map(str, opsets))
+    return f"registered for opsets {listed}, the graph has {opset}"
 
 
 def _loaded(name: str, file: Path) -> TargetOperators:

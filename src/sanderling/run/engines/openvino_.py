@@ -86,7 +86,7 @@ class OpenVino:
 
     def devices(self) -> tuple[DeviceInfo, ...]:
         """The processor, and the GPUs and NPUs whose drivers are here."""
-        return tuple(_device(self.name, plugin) for plugin in _core().available_devices)
+        return tuple(_device(self.name, plugin) for plugin in openvino_core().available_devices)
 
     def load(self, model: Path | bytes, options: EngineOptions) -> OpenVinoExecutable:
         """Compile a graph, or take it from ``options.cache`` when it was compiled before.
@@ -97,7 +97,7 @@ class OpenVino:
             EngineError: compilation failed, or the graph would not run where and as asked.
         """
         device = choose_device(self.devices(), options)
-        plugin = next(name for name in _core().available_devices if _public_name(name) == device.device)
+        plugin = next(name for name in openvino_core().available_devices if _public_name(name) == device.device)
         target = _Target(plugin, _settings(device, options))
         entry = _cache_entry(model, target, options.cache)
         loaded = _from_cache(entry, model, target) if entry is not None else None
@@ -265,7 +265,8 @@ class _Target:
 
 
 @functools.cache
-def _core() -> Any:  # noqa: ANN401 - the runtime is untyped
+def openvino_core() -> Any:  # noqa: ANN401 - the runtime is untyped
+    """OpenVINO's core, imported without its reporter."""
     with _IMPORTING, _without_reporter():
         import openvino
     return openvino.Core()
@@ -293,7 +294,7 @@ def _public_name(plugin: str) -> str:
 
 
 def _device(engine: str, plugin: str) -> DeviceInfo:
-    core = _core()
+    core = openvino_core()
     name = _public_name(plugin)
     kind = DeviceKind(name.partition(":")[0])
     offered = core.get_property(plugin, "OPTIMIZATION_CAPABILITIES")
@@ -312,8 +313,8 @@ def _device(engine: str, plugin: str) -> DeviceInfo:
 def _memory_bytes(plugin: str, kind: DeviceKind) -> int | None:
     if kind is DeviceKind.CPU:
         return int(psutil.virtual_memory().total)
-    if "GPU_DEVICE_TOTAL_MEM_SIZE" in _core().get_property(plugin, "SUPPORTED_PROPERTIES"):
-        return int(_core().get_property(plugin, "GPU_DEVICE_TOTAL_MEM_SIZE"))
+    if "GPU_DEVICE_TOTAL_MEM_SIZE" in openvino_core().get_property(plugin, "SUPPORTED_PROPERTIES"):
+        return int(openvino_core().get_property(plugin, "GPU_DEVICE_TOTAL_MEM_SIZE"))
     return None
 
 
@@ -363,7 +364,7 @@ def _external_files(proto: onnx.ModelProto) -> list[str]:
 
 
 def _compiled(graph: _Graph, target: _Target) -> Any:  # noqa: ANN401 - the runtime is untyped
-    core = _core()
+    core = openvino_core()
     try:
         network = core.read_model(graph.source)
     except Exception as error:
@@ -381,7 +382,7 @@ def _compiled(graph: _Graph, target: _Target) -> Any:  # noqa: ANN401 - the runt
 
 def _cache_entry(model: Path | bytes, target: _Target, cache: Path | None) -> Path | None:
     """File for this graph, engine, device and settings; None without a cache, or where the device cannot export."""
-    core = _core()
+    core = openvino_core()
     offered = core.get_property(target.plugin, "OPTIMIZATION_CAPABILITIES")
     if cache is None or "EXPORT_IMPORT" not in offered or (isinstance(model, Path) and not model.is_file()):
         return None
@@ -415,7 +416,7 @@ def _from_cache(entry: Path, model: Path | bytes, target: _Target) -> _Loaded | 
 def _imported(blob: npt.NDArray[np.uint8], target: _Target) -> Any:  # noqa: ANN401 - the runtime is untyped
     from openvino import Tensor
 
-    return _core().import_model(Tensor(blob, shared_memory=True), target.plugin, dict(target.settings))
+    return openvino_core().import_model(Tensor(blob, shared_memory=True), target.plugin, dict(target.settings))
 
 
 def _to_cache(entry: Path, loaded: _Loaded) -> str:
@@ -470,7 +471,7 @@ def _shape_inference(graph: _Graph, names: Sequence[str]) -> Callable[[Shapes], 
 
     @functools.lru_cache(maxsize=256)
     def infer(shapes: Shapes) -> tuple[tuple[int, ...] | None, ...]:
-        network = _core().read_model(graph.source)  # not kept, as it holds the weights once more
+        network = openvino_core().read_model(graph.source)  # not kept, as it holds the weights once more
         network.reshape({name: list(shape) for name, shape in zip(names, shapes, strict=True)})
         made = (port.partial_shape for port in network.outputs)
         return tuple(tuple(map(int, shape.to_shape())) if shape.is_static else None for shape in made)

@@ -25,7 +25,7 @@ from sanderling.run.policy.breaker import BreakerState, after_trip
 from sanderling.run.policy.document import Policy
 from sanderling.run.policy.rules import breaker_rules
 from sanderling.run.results import Outputs
-from sanderling.run.tickets import Call
+from sanderling.run.tickets import ALONE, Call
 
 _SHADOWS = 16  # that may wait to be compared
 _END_S = 1.0
@@ -218,7 +218,7 @@ class GuardResponse:
 
     def _keep(self, lane: Lane, call: Call, result: dict[str, Array]) -> None:
         """Keep a good result where the policy may need it, and let some run again in FP32."""
-        if self._policy.guard.on_trip == "last-good":
+        if self._policy.guard.on_trip == "last-good" and call.stream is not ALONE:
             kind, copies = _kind(call), _copies(result)
             with self._lock:
                 self._last_good.pop(kind, None)

@@ -1,4 +1,4 @@
-// A C interface to MindSpore Lite 2.0.0: convert ONNX to .ms, load a .ms, resize, run.
+// A C interface to MindSpore Lite 2.0.0: convert ONNX or TFLite to .ms, load a .ms, resize, run.
 //
 // Compiled on the machine that uses it, by library.py, against the headers of the PyPI wheel. Functions that can fail
 // return 0 (or a pointer) when they succeed, and otherwise leave the reason in `message`.
@@ -79,8 +79,8 @@ extern "C" {
 
 // Write `target`.ms; `config` names a file with the converter's sections, or is empty. Inputs of four axes keep their
 // order, or become NHWC.
-int sdl_convert(const char *onnx, const char *target, int half_weights, int channels_last, const char *config,
-                char *message, size_t size) {
+int sdl_convert(const char *source, const char *target, int is_tflite, int half_weights, int channels_last,
+                const char *config, char *message, size_t size) {
   return Guarded(
     [&] {
       mindspore::Converter converter;
@@ -88,7 +88,8 @@ int sdl_convert(const char *onnx, const char *target, int half_weights, int chan
       converter.SetWeightFp16(half_weights != 0);
       converter.SetInputFormat(channels_last ? mindspore::NHWC : mindspore::NCHW);
       if (config[0] != '\0') converter.SetConfigFile(Chars(config));
-      return converter.Convert(mindspore::converter::kFmkTypeOnnx, Chars(onnx), Chars(target), Chars(""));
+      const auto framework = is_tflite ? mindspore::converter::kFmkTypeTflite : mindspore::converter::kFmkTypeOnnx;
+      return converter.Convert(framework, Chars(source), Chars(target), Chars(""));
     },
     message, size);
 }

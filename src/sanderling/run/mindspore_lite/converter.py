@@ -1,4 +1,4 @@
-"""ONNX to ``.ms``, with MindSpore's own converter in a process that ends with the conversion."""
+"""ONNX or TFLite to ``.ms``, with MindSpore's own converter in a process that ends with the conversion."""
 
 from __future__ import annotations
 
@@ -45,15 +45,34 @@ def convert(
         UnavailableError: MindSpore Lite is not installed.
         OutputError: ``target`` cannot be written.
     """
-    bridge = library.bridge()
-    with tempfile.TemporaryDirectory(prefix="sanderling-mindspore-") as scratch, replacing(target) as temporary:
-        source, written = Path(scratch) / "model.onnx", Path(scratch) / "model.ms"
-        settings = Path(scratch) / "converter.ini"
+    with tempfile.TemporaryDirectory(prefix="sanderling-mindspore-") as scratch:
+        source = Path(scratch) / "model.onnx"
         try:
-            settings.write_text(config)
             source.write_bytes(lowered.SerializeToString(deterministic=True))
         except (OSError, ValueError) as error:
             raise EngineError(f"mindspore's converter could not be given the graph: {first_line(error)}") from error
+        convert_file(source, target, half=half, channels_last=channels_last, config=config)
+
+
+def convert_file(
+    source: Path, target: Path, *, half: bool = False, channels_last: bool = False, config: str = ""
+) -> None:
+    """Write ``target`` as ``convert`` does.
+
+    Args:
+        source: ``.onnx``, lowered, or ``.tflite``, whose inputs keep their order with ``channels_last``.
+        target: its folder exists.
+        half: keep weights in 16 bits.
+        channels_last: inputs of four axes become NHWC; those of a ``.tflite`` count as being it.
+        config: the converter's file of sections.
+    """
+    bridge = library.bridge()
+    with tempfile.TemporaryDirectory(prefix="sanderling-mindspore-") as scratch, replacing(target) as temporary:
+        written, settings = Path(scratch) / "model.ms", Path(scratch) / "converter.ini"
+        try:
+            settings.write_text(config)
+        except OSError as error:
+            raise EngineError(f"mindspore's converter could not be given its settings: {first_line(error)}") from error
         flags = [str(int(half)), str(int(channels_last)), str(settings) if config else ""]
         log = _run([str(bridge), str(source), str(written), *flags])
         if not written.is_file():
@@ -82,7 +101,7 @@ def _run(arguments: list[str]) -> str:
 
 
 def main(arguments: list[str]) -> None:
-    """Convert in this process: bridge, ONNX file, target, 16-bit weights, NHWC inputs, settings file."""
+    """Convert in this process: bridge, source, target, 16-bit weights, NHWC inputs, settings file."""
     bridge, source, target, half, channels_last, config = arguments
     options = {"half": half == "1", "channels_last": channels_last == "1"}
     try:

@@ -42,15 +42,15 @@ class Bridge:
         self._library.sdl_load.restype = ctypes.c_void_p
         self._library.sdl_output.restype = ctypes.c_void_p
 
-    def convert(self, onnx: Path, target: Path, *, half: bool, channels_last: bool, config: Path | None) -> None:
-        """Write a lowered ONNX file as ``target``, which must end in ``.ms``.
+    def convert(self, source: Path, target: Path, *, half: bool, channels_last: bool, config: Path | None) -> None:
+        """Write a lowered ``.onnx`` or a ``.tflite`` as ``target``, which must end in ``.ms``.
 
         Raises:
             ModelError: the converter failed; what it logged is on standard error.
         """
         message = ctypes.create_string_buffer(_TEXT_BYTES)
-        texts = [os.fsencode(onnx), os.fsencode(target.with_suffix(""))]
-        flags = [int(half), int(channels_last)]
+        texts = [os.fsencode(source), os.fsencode(target.with_suffix(""))]
+        flags = [int(source.suffix == ".tflite"), int(half), int(channels_last)]
         if self._library.sdl_convert(*texts, *flags, os.fsencode(config or ""), message, _size(message)):
             raise ModelError(_text(message))
 

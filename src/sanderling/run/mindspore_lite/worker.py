@@ -7,8 +7,6 @@ it happens here. It reads no ONNX and imports nothing that does.
 from __future__ import annotations
 
 import os
-import threading
-import time
 from collections import OrderedDict
 from collections.abc import Callable
 from functools import partial
@@ -27,7 +25,6 @@ from sanderling.run.worker import main
 
 Shapes = tuple[tuple[int, ...], ...]
 _LOG_BYTES = 1 << 20
-_LOOK_S = 1.0
 
 
 class RuntimeExecutable:
@@ -43,14 +40,12 @@ class RuntimeExecutable:
         self._copied = CopyCount()
         self._graphs: OrderedDict[Shapes, NativeGraph] = OrderedDict()
         graph = load()
-        self._fresh: NativeGraph | None = graph  # with no shapes yet
+        self._fresh: NativeGraph | None = graph  # not run yet: only then may it be resized
         self._fed = graph.inputs()
+        self._own: Shapes = tuple(tensor.shape for tensor in self._fed)
         self.inputs = tuple(_spec(tensor.name, tensor.dtype, tensor.shape) for tensor in self._fed)
         self.outputs = tuple(_spec(tensor.name, tensor.dtype, ()) for tensor in graph.outputs())
         self.placement = Placement("cpu", {DeviceKind.CPU: 1.0})
-        if not any(spec.dynamic_axes for spec in self.inputs):
-            self._graphs[tuple(tensor.shape for tensor in self._fed)] = graph
-            self._fresh = None
 
     @property
     def copied_bytes(self) -> int:
@@ -87,7 +82,8 @@ class RuntimeExecutable:
             while len(self._graphs) >= self._most:
                 self._graphs.popitem(last=False)[1].close()
             graph, self._fresh = self._fresh or self._load(), None
-            graph.resize(shapes)
+            if shapes != self._own:
+                graph.resize(shapes)
             self._graphs[shapes] = graph
         self._graphs.move_to_end(shapes)
         return self._graphs[shapes]
@@ -148,14 +144,6 @@ class _Log:
 _LOG = _Log()
 
 
-def _end_with(parent: int) -> None:
-    """End this process when its parent has ended, though native code may hang."""
-    while os.getppid() == parent:
-        time.sleep(_LOOK_S)
-    os._exit(1)
-
-
 if __name__ == "__main__":
-    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
     _LOG.keep()
     main(_load)

@@ -118,9 +118,14 @@ class Generation(Protocol):
 
 
 class TextModel(Protocol):
-    """A language model that an engine has loaded. Generations of several threads may run at once; closed once."""
+    """A language model that an engine has loaded. Generations of several threads may run at once; closed once.
+
+    Attributes:
+        token_bytes: memory of one token's keys and values.
+    """
 
     spec: TextSpec
+    token_bytes: int
 
     def encode(self, text: str) -> list[int]:
         """Ids of a text; ``spec.bos_id`` first where the model wants it and the text does not begin with it.
@@ -142,15 +147,16 @@ class TextModel(Protocol):
             OptionError: there is no template, or it refuses the messages; the message says why.
         """
 
-    def generation(self, sampling: Sampling = GREEDY, *, capacity: int | None = None) -> Generation:
+    def generation(self, sampling: Sampling = GREEDY, *, capacity: int | None = None, schema: str = "") -> Generation:
         """Start a sequence.
 
         Args:
             sampling: how ``next`` chooses.
             capacity: most tokens; memory for their keys and values is taken at once. None for the whole context.
+            schema: JSON schema that the text of the tokens from ``next`` keeps; such a sequence cannot go back.
 
         Raises:
-            OptionError: a capacity below 1 or beyond the context.
+            OptionError: a capacity below 1 or beyond the context, or a schema that the engine cannot hold it to.
             EngineError: there is no memory for it, or the model is closed.
         """
 

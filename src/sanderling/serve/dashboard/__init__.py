@@ -13,7 +13,9 @@ from starlette.routing import Route
 
 from sanderling.serve.control import Control
 from sanderling.serve.errors import NotFoundError
+from sanderling.serve.http.openapi import JSON, TEXT, Description, Operation, model_ref
 from sanderling.serve.metrics import CONTENT_TYPE
+from sanderling.serve.snapshot import Snapshot
 
 if TYPE_CHECKING:
     from sanderling.serve.live import Live
@@ -29,6 +31,17 @@ _HEADERS = {
     "Referrer-Policy": "no-referrer",
     "Cache-Control": "no-cache",
 }
+DESCRIPTION = Description(
+    "dashboard",
+    (
+        Operation("GET", "/", "The dashboard", {"text/html": TEXT}),
+        Operation("GET", "/dashboard/{name}", "A file of the dashboard", dict.fromkeys(_TYPES.values(), TEXT)),
+        Operation("GET", "/v1/live", "What happens, as server-sent events", {"text/event-stream": TEXT}),
+        Operation("GET", "/v1/live/now", "The last second", {JSON: model_ref(Snapshot)}),
+        Operation("GET", "/metrics", "Metrics as Prometheus reads them", {"text/plain": TEXT}),
+    ),
+    models=(Snapshot,),
+)
 
 
 class Asset(NamedTuple):

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from sanderling.core.errors import OptionError, TensorError, first_line
+from sanderling.core.errors import GuardError, OptionError, TensorError, first_line
 from sanderling.core.tensor import Array
 from sanderling.run.results import Outputs
+from sanderling.serve.aside import Aside
 from sanderling.serve.classification import classified
-from sanderling.serve.data_plane import DataPlane, ServedModel
+from sanderling.serve.data_plane import DataPlane, ServedModel, explained
 from sanderling.serve.errors import RequestError
 from sanderling.serve.grpc_ import inference_pb2 as messages
 from sanderling.serve.grpc_.wire import join_response, split_request
+from sanderling.serve.long_json import LONG_BYTES
 from sanderling.serve.output_places import OutputPlaces
 from sanderling.serve.parameters import check_parameters, read_deadline_ms, read_priority
 from sanderling.serve.shared_memory import Place, SharedMemoryRegistry, place_of
-from sanderling.serve.tensors import Buffer, datatype_of, decode_binary, decode_json, encode_binary
+from sanderling.serve.tensors import MOST_AXES, Buffer, datatype_of, decode_binary, decode_json, encode_binary
 
 if TYPE_CHECKING:
     Parameters = Mapping[str, messages.InferParameter]
@@ -38,6 +41,9 @@ _CONTENTS = {
     "FP64": "fp64_contents",
     "BYTES": "bytes_contents",
 }
+
+_STRING_TAG = bytes([8 << 3 | 2])  # of bytes_contents: a message has at most as many of them as of this byte
+_MOST_STRINGS = 2**20  # that are parsed at once, which nothing can run beside
 
 
 class _Wanted(NamedTuple):
@@ -64,15 +70,23 @@ class Inference:
         from google.protobuf.message import DecodeError
 
         rest, self._tensors = split_request(message)
+        self._is_long = len(rest) > LONG_BYTES
+        if self._is_long and rest.count(_STRING_TAG) > _MOST_STRINGS:
+            raise RequestError(
+                f"bytes_contents have more than {_MOST_STRINGS} strings: send them in raw_input_contents"
+            )
         try:
             self.header = messages.ModelInferRequest.FromString(rest)
         except DecodeError as error:
             raise RequestError(f"the request is no ModelInferRequest: {first_line(error)}") from error
+        if len(message) > LONG_BYTES and any(each.datatype == "BYTES" for each in self.header.inputs):
+            self._is_long = True  # strings are read one by one
 
     async def run(
         self,
         plane: DataPlane,
         registry: SharedMemoryRegistry,
+        aside: Aside,
         *,
         left_ms: float | None = None,
         is_streamed: bool = False,
@@ -82,6 +96,7 @@ class Inference:
         Args:
             plane: that has the model.
             registry: of shared memory.
+            aside: threads that long requests are read in.
             left_ms: of the call's deadline.
             is_streamed: say that no more answers follow, which clients of streams may wait for.
 
@@ -97,7 +112,10 @@ class Inference:
         deadline_ms = read_deadline_ms(parameters, left_ms)
         priority = read_priority(parameters)
         model = plane.model(header.model_name, header.model_version)
-        feeds = self._feeds(registry)
+        began_s = time.monotonic()
+        feeds = await aside.run(self._feeds, registry) if self._is_long else self._feeds(registry)
+        if deadline_ms is not None:
+            deadline_ms -= (time.monotonic() - began_s) * 1e3
         wanted = _wanted(header, model)
         places = OutputPlaces(
             {name: each.place for name, each in wanted.items() if each.place}, model.session, feeds, registry
@@ -111,7 +129,10 @@ class Inference:
             buffers=places.buffers,
             pinned=bool(header.model_version),
         )
-        outputs = await asyncio.wrap_future(future)
+        try:
+            outputs = await asyncio.wrap_future(future)
+        except GuardError as error:
+            raise explained(error, feeds) from error
         answer = messages.ModelInferResponse(model_name=model.name, model_version=model.version, id=header.id)
         if is_streamed:
             answer.parameters["triton_final_response"].bool_param = True
@@ -138,6 +159,8 @@ class Inference:
         registry: SharedMemoryRegistry,
     ) -> Array:
         name = tensor.name[:80]
+        if len(tensor.shape) > MOST_AXES:
+            raise TensorError(f"input '{name}' has {len(tensor.shape)} axes: at most {MOST_AXES} are taken")
         shape = list(tensor.shape)
         place = place_of(name, plain(tensor.parameters))
         has_contents = tensor.HasField("contents")

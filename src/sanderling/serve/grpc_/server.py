@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import grpc
 
 from sanderling.core.errors import OptionError, first_line
+from sanderling.serve.grpc_.arrivals import Arrivals
 from sanderling.serve.grpc_.service import InferenceService
 from sanderling.serve.http.server import tls_context
 from sanderling.serve.services import Services
@@ -43,11 +45,14 @@ class GrpcServer:
                 ("grpc.keepalive_time_ms", _KEEPALIVE_MS),
                 ("grpc.keepalive_timeout_ms", _KEEPALIVE_TIMEOUT_MS),
                 ("grpc.keepalive_permit_without_calls", 1),
+                ("grpc.server_handshake_timeout_ms", int(settings.limits.header_s * 1e3)),
                 ("grpc.so_reuseport", 0),  # a second server at the port is an error, not a share of its requests
             ],
             maximum_concurrent_rpcs=_MOST_CALLS,
         )
-        self._server.add_generic_rpc_handlers((InferenceService(services).handler(),))
+        self._arrivals = Arrivals(settings.limits.body_s)
+        self._server.add_generic_rpc_handlers((InferenceService(services, self._arrivals).handler(),))
+        self._watcher: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         """Listen.
@@ -65,10 +70,13 @@ class GrpcServer:
                 f"gRPC cannot listen at {self._address}: {first_line(error)}; give --grpc another port, or 0 for any"
             ) from error
         await self._server.start()
+        self._watcher = asyncio.get_running_loop().create_task(self._arrivals.watch())
 
     async def stop(self, drain_s: float) -> None:
         """Take no more calls, let those that run end within ``drain_s``, and cut off the rest."""
         await self._server.stop(drain_s)
+        if self._watcher is not None:
+            self._watcher.cancel()
 
 
 def _credentials(certificate: Path, private_key: Path | None) -> grpc.ServerCredentials:

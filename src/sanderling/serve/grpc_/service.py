@@ -11,8 +11,9 @@ from grpc.aio import ServicerContext as Context
 
 from sanderling.core.errors import SanderlingError, UnavailableError, first_line
 from sanderling.serve.descriptions import describe_config, describe_model, describe_server
-from sanderling.serve.errors import NotFoundError, RequestError, code_of, told
+from sanderling.serve.errors import NotFoundError, NotReadyError, RequestError, code_of, told
 from sanderling.serve.grpc_ import inference_pb2 as messages
+from sanderling.serve.grpc_.arrivals import Arrivals
 from sanderling.serve.grpc_.inference import Inference, plain
 from sanderling.serve.grpc_.wire import stream_error, stream_response
 from sanderling.serve.services import Services
@@ -20,6 +21,7 @@ from sanderling.serve.services import Services
 if TYPE_CHECKING:
     from google.protobuf.message import Message
 
+    Handler = Callable[[AsyncIterator[bytes], Context], Awaitable[bytes]]
     Call = Callable[[bytes, Context], Awaitable[bytes]]
     ParsedCall = Callable[[Any], Awaitable[Message]]
 
@@ -33,10 +35,12 @@ class InferenceService:
 
     Args:
         services: of the server, the same as HTTP's.
+        arrivals: that waits for messages.
     """
 
-    def __init__(self, services: Services) -> None:
+    def __init__(self, services: Services, arrivals: Arrivals) -> None:
         self._services = services
+        self._arrivals = arrivals
 
     def handler(self) -> grpc.GenericRpcHandler:
         """All calls, for a server."""
@@ -62,12 +66,14 @@ class InferenceService:
         bare: dict[str, Call] = {name: _parsed(name, call) for name, call in calls.items()}
         bare |= {name: self._authorized(_parsed(name, call)) for name, call in controls.items()}
         bare["ModelInfer"] = self._infer
-        handlers = {name: grpc.unary_unary_rpc_method_handler(self._answering(call)) for name, call in bare.items()}
+        # to gRPC each is a stream of one message: only of a stream is the call handed over before its message came
+        handlers = {name: grpc.stream_unary_rpc_method_handler(self._answering(call)) for name, call in bare.items()}
         handlers["ModelStreamInfer"] = grpc.stream_stream_rpc_method_handler(self._stream_infer)
         return grpc.method_handlers_generic_handler(SERVICE, handlers)
 
     async def _infer(self, message: bytes, context: Context) -> bytes:
-        return await Inference(message).run(self._services.plane, self._services.memory, left_ms=_left_ms(context))
+        services = self._services
+        return await Inference(message).run(services.plane, services.memory, services.aside, left_ms=_left_ms(context))
 
     async def _stream_infer(self, received: AsyncIterator[bytes], context: Context) -> AsyncIterator[bytes]:
         """Answers in the order of the requests, of which several run at once."""
@@ -103,21 +109,22 @@ class InferenceService:
         try:
             inference = Inference(message)
             identifier = inference.header.id
+            services = self._services
             answer = await inference.run(
-                self._services.plane, self._services.memory, left_ms=_left_ms(context), is_streamed=True
+                services.plane, services.memory, services.aside, left_ms=_left_ms(context), is_streamed=True
             )
         except Exception as error:  # noqa: BLE001 - the client is told, and the stream goes on
             _, text = self._failed(error)
             return stream_error(text, messages.ModelInferResponse(id=identifier).SerializeToString())
         return stream_response(answer)
 
-    def _answering(self, call: Call) -> Call:
-        """A call whose errors are told by gRPC's codes."""
+    def _answering(self, call: Call) -> Handler:
+        """A call of one message whose errors are told by gRPC's codes."""
 
-        async def answering(message: bytes, context: Context) -> bytes:
+        async def answering(_: AsyncIterator[bytes], context: Context) -> bytes:
             failure: BaseException
             try:
-                return await call(message, context)
+                return await call(await self._arrivals.message(context), context)
             except asyncio.CancelledError as error:
                 task = asyncio.current_task()
                 if task is None or task.cancelling():  # the client has gone
@@ -144,12 +151,12 @@ class InferenceService:
         return messages.ServerReadyResponse(ready=self._services.is_ready)
 
     async def _model_ready(self, request: messages.ModelReadyRequest) -> Message:
+        services = self._services
         try:
-            ready = (
-                self._services.plane.is_accepting and self._services.plane.model(request.name, request.version).is_ready
-            )
-        except NotFoundError:
-            ready = False
+            model = services.plane.model(request.name, request.version)
+        except (NotFoundError, NotReadyError):
+            return messages.ModelReadyResponse(ready=False)
+        ready = services.is_started and services.plane.is_accepting and model.is_ready
         return messages.ModelReadyResponse(ready=ready)
 
     async def _server_metadata(self, _: Message) -> Message:

@@ -84,7 +84,7 @@ class AsgiExchange:
         if encoding and encoding != b"identity":
             server = self._connection.server
             limit = server.limits.body_bytes
-            unpacked = await server.loop.run_in_executor(None, unpack, self._body, encoding, limit)
+            unpacked = await server.services.aside.run(unpack, self._body, encoding, limit)
             self._body = bytes(unpacked)
 
     def _scope(self) -> dict[str, Any]:

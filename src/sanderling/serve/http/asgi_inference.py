@@ -9,9 +9,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
+from sanderling.core.errors import GuardError
+from sanderling.serve.data_plane import explained
 from sanderling.serve.errors import RequestError, TooLargeError
 from sanderling.serve.http.body import unpack
-from sanderling.serve.http.inference import InferRequest, read_request, write_response
+from sanderling.serve.http.inference import InferRequest, has_long_answer, is_long, read_request, write_response
 from sanderling.serve.output_places import OutputPlaces
 
 if TYPE_CHECKING:
@@ -39,13 +41,12 @@ class _Inference:
         version = request.path_params.get("version", "")
         model = self._services.plane.model(request.path_params["name"], version)
         body = await self._body(request)
-        timeout_us = _whole(request, "timeout")
-        read = read_request(
-            body,
-            _whole(request, _LENGTH),
-            self._services.memory,
-            left_ms=timeout_us / 1e3 if timeout_us else None,
-        )
+        timeout_us, length = _whole(request, "timeout"), _whole(request, _LENGTH)
+        left_ms = timeout_us / 1e3 if timeout_us else None
+        if is_long(body, length):
+            read = await self._services.aside.run(read_request, body, length, self._services.memory, left_ms=left_ms)
+        else:
+            read = read_request(body, length, self._services.memory, left_ms=left_ms)
         return await self._run(model, read, is_pinned=bool(version))
 
     async def _run(self, model: ServedModel, request: InferRequest, *, is_pinned: bool) -> Response:
@@ -60,8 +61,15 @@ class _Inference:
             buffers=places.buffers,
             pinned=is_pinned,
         )
-        outputs = await asyncio.wrap_future(future)
-        text, tails = write_response(model, request, outputs, places.write(outputs))
+        try:
+            outputs = await asyncio.wrap_future(future)
+        except GuardError as error:
+            raise explained(error, request.feeds) from error
+        written = places.write(outputs)
+        if has_long_answer(request, outputs):
+            text, tails = await self._services.aside.run(write_response, model, request, outputs, written)
+        else:
+            text, tails = write_response(model, request, outputs, written)
         if not tails:
             return Response(text, media_type="application/json")
         return Response(
@@ -79,7 +87,8 @@ class _Inference:
         encoding = request.headers.get("content-encoding", "").strip().lower().encode()
         if not encoding or encoding == b"identity":
             return memoryview(body)
-        return await asyncio.to_thread(unpack, memoryview(body), encoding, limit, _whole(request, _LENGTH) or 0)
+        aligned_at = _whole(request, _LENGTH) or 0
+        return await self._services.aside.run(unpack, memoryview(body), encoding, limit, aligned_at)
 
 
 def _whole(request: Request, name: str) -> int | None:

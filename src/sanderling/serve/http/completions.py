@@ -17,16 +17,35 @@ class Completions:
 
     Args:
         loop: that runs in the thread.
+        run_short: runs short calls in this thread, see ``Runtime.run_short``.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, run_short: Callable[[], bool]) -> None:
         self._loop = loop
+        self._run_short = run_short
+        self._is_visiting = False
         self._done: deque[tuple[Receive, Future[Outputs]]] = deque()
         self._is_woken = False
 
     def watch(self, future: Future[Outputs], receive: Receive) -> None:
         """Call ``receive`` with the future once it is done."""
         future.add_done_callback(lambda done: self._put(receive, done))
+
+    def visit(self) -> None:
+        """Run short calls, with those that come meanwhile; to be called in the loop's thread."""
+        if not self._is_visiting:
+            self._is_visiting = True
+            self._loop.call_soon(self._turn)
+
+    def _turn(self) -> None:
+        self._is_visiting = False
+        self._is_woken = True  # for the results of this turn, which are handed over at its end
+        try:
+            is_left = self._run_short()
+        finally:
+            self._drain()
+        if is_left:
+            self.visit()
 
     def _put(self, receive: Receive, future: Future[Outputs]) -> None:
         self._done.append((receive, future))

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from concurrent.futures import CancelledError, Future
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from sanderling.core.errors import SanderlingError
 from sanderling.core.tensor import Feeds
@@ -12,13 +13,14 @@ from sanderling.run.results import Outputs
 from sanderling.serve.data_plane import ServedModel, explained
 from sanderling.serve.http.body import unpack
 from sanderling.serve.http.head import Head
-from sanderling.serve.http.inference import InferRequest, read_request, write_response
+from sanderling.serve.http.inference import InferRequest, has_long_answer, is_long, read_request, write_response
 from sanderling.serve.output_places import OutputPlaces
 from sanderling.serve.tensors import Buffer
 
 if TYPE_CHECKING:
     from sanderling.serve.http.protocol import Connection
 
+Result = TypeVar("Result")
 _JOINED_BYTES = 8192  # an answer up to this size goes out as one piece, which costs less than a list of them
 _JSON = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n"
 _BINARY = (
@@ -54,7 +56,7 @@ class InferExchange:
         if encoding and encoding != b"identity":
             self._unpack(body, encoding)
         else:
-            self._run(body)
+            self._take(body)
 
     def cancel(self) -> None:
         """Nobody waits for the answer any more."""
@@ -63,30 +65,53 @@ class InferExchange:
             self._future.cancel()
 
     def _unpack(self, body: memoryview, encoding: bytes) -> None:
-        """Unpack in another thread, as that takes a while."""
-        server = self._connection.server
-        limit = server.limits.body_bytes
-        task = server.loop.run_in_executor(None, unpack, body, encoding, limit, self._head.json_length or 0)
-        task.add_done_callback(self._unpacked)
+        limit = self._connection.server.limits.body_bytes
+        self._aside(lambda: unpack(body, encoding, limit, self._head.json_length or 0), self._take)
 
-    def _unpacked(self, task: asyncio.Future[memoryview]) -> None:
-        if self._is_over or task.cancelled():
-            return
-        error = task.exception()
-        if error is not None:
+    def _aside(self, call: Callable[[], Result], receive: Callable[[Result], None]) -> None:
+        """Call something that takes a while in another thread, and go on with its result."""
+
+        def done(task: asyncio.Future[Result]) -> None:
+            if self._is_over or task.cancelled():
+                return
+            error = task.exception()
+            if error is not None:
+                self._fail(error)
+            else:
+                receive(task.result())
+
+        try:
+            self._connection.server.services.aside.run(call).add_done_callback(done)
+        except SanderlingError as error:
             self._fail(error)
-        else:
-            self._run(task.result())
 
-    def _run(self, body: memoryview) -> None:
+    def _take(self, body: memoryview) -> None:
+        """Read the request, a long one in another thread, and run it."""
+        if not is_long(body, self._head.json_length):
+            self._run(lambda: self._read(body))
+            return
+        clock = self._connection.server.loop.time
+        since_s = clock()
+
+        def run(request: InferRequest) -> None:
+            if request.deadline_ms is not None:
+                request.deadline_ms -= (clock() - since_s) * 1e3
+            self._run(lambda: request)
+
+        self._aside(lambda: self._read(body), run)
+
+    def _read(self, body: memoryview) -> InferRequest:
+        head = self._head
+        left_ms = head.timeout_us / 1e3 if head.timeout_us else None
+        return read_request(body, head.json_length, self._connection.server.services.memory, left_ms=left_ms)
+
+    def _run(self, read: Callable[[], InferRequest]) -> None:
         server = self._connection.server
         plane, memory = server.services.plane, server.services.memory
-        head = self._head
         try:
             name, version = self._target
             self._model = model = plane.model(name, version)
-            left_ms = head.timeout_us / 1e3 if head.timeout_us else None
-            self._request = request = read_request(body, head.json_length, memory, left_ms=left_ms)
+            self._request = request = read()
             places = {output.name: output.place for output in request.outputs if output.place is not None}
             self._places = OutputPlaces(places, model.session, request.feeds, memory)
             self._future = self._submit(request.feeds, pinned=bool(version))
@@ -105,6 +130,7 @@ class InferExchange:
             priority=request.priority,
             buffers=self._places.buffers,
             pinned=pinned,
+            visit=self._connection.server.completions.visit,
         )
 
     def _received(self, future: Future[Outputs]) -> None:
@@ -113,13 +139,21 @@ class InferExchange:
             return
         try:
             outputs = future.result(0)
-            written = self._places.write(outputs)
-            text, tails = write_response(self._model, self._request, outputs, written)
+            if has_long_answer(self._request, outputs):
+                self._aside(lambda: self._written(outputs), self._finish)
+                return
+            written = self._written(outputs)
         except (CancelledError, Exception) as error:  # noqa: BLE001 - the client is told, and the server goes on
             self._fail(explained(error, self._request.feeds))
             return
+        self._finish(written)
+
+    def _written(self, outputs: Outputs) -> tuple[bytes, list[Buffer]]:
+        return write_response(self._model, self._request, outputs, self._places.write(outputs))
+
+    def _finish(self, written: tuple[bytes, list[Buffer]]) -> None:
         self._is_over = True
-        self._connection.finish(self._answer(text, tails))
+        self._connection.finish(self._answer(*written))
 
     def _answer(self, text: bytes, tails: list[Buffer]) -> list[Buffer]:
         size = len(text) + sum(map(len, tails))

@@ -17,6 +17,7 @@ from sanderling.core.tensor import Array
 from sanderling.run.results import Outputs
 from sanderling.serve.classification import classified
 from sanderling.serve.errors import RequestError
+from sanderling.serve.long_json import LONG_BYTES, read_long, write_numbers
 from sanderling.serve.parameters import check_parameters, read_deadline_ms, read_priority
 from sanderling.serve.shared_memory import Place, SharedMemoryRegistry, place_of
 from sanderling.serve.tensors import (
@@ -26,6 +27,7 @@ from sanderling.serve.tensors import (
     decode_json,
     encode_binary,
     encode_json,
+    finite_numbers,
 )
 
 if TYPE_CHECKING:
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
 _MOST_TENSORS = 1024
 _KEPT_PLANS = 256
 _KEPT_BYTES = 4096
+_LONG_ELEMENTS = 16 * 1024  # of an answer's JSON
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +127,25 @@ def read_request(
     )
 
 
+def is_long(body: memoryview, header_length: int | None) -> bool:
+    """Whether reading a request takes longer than an event loop may be held up."""
+    length = len(body) if header_length is None else header_length
+    if length > LONG_BYTES:
+        return True
+    if len(body) <= LONG_BYTES:
+        return False
+    header = bytes(body[:length])
+    return b"BYTES" in header or b"\\" in header  # strings are read one by one; a backslash may hide the word
+
+
+def has_long_answer(request: InferRequest, outputs: Outputs) -> bool:
+    """Whether writing the answer takes longer than an event loop may be held up."""
+    if not request.outputs:
+        return not request.all_binary and sum(array.size for array in outputs.values()) > _LONG_ELEMENTS
+    listed = [outputs[each.name].size for each in request.outputs if not each.binary and each.place is None]
+    return sum(listed) > _LONG_ELEMENTS
+
+
 def write_response(
     model: ServedModel, request: InferRequest, outputs: Outputs, written: Mapping[str, int]
 ) -> tuple[bytes, list[Buffer]]:
@@ -170,7 +192,7 @@ def _written(
     wanted: Sequence[WantedOutput],
     written: Mapping[str, int],
 ) -> tuple[bytes, list[Buffer]]:
-    entries: list[dict[str, Any]] = []
+    entries: list[bytes] = []
     tails: list[Buffer] = []
     for each in wanted:
         array = outputs[each.name]
@@ -182,15 +204,24 @@ def _written(
         elif each.binary:
             tails.append(encode_binary(array))
             entry["parameters"] = {"binary_data_size": len(tails[-1])}
+        elif array.size > _LONG_ELEMENTS and array.dtype.kind not in "OUS":
+            numbers = b"".join(write_numbers(finite_numbers(each.name, array)))
+            entries.append(_with(entry, "data", numbers))
+            continue
         else:
             entry["data"] = encode_json(each.name, array)
-        entries.append(entry)
-    answer: dict[str, Any] = {"model_name": model.name, "model_version": model.version, "outputs": entries}
+        entries.append(_compact(entry))
+    answer: dict[str, Any] = {"model_name": model.name, "model_version": model.version}
     if request.identifier:
         answer["id"] = request.identifier
     if outputs.stale or outputs.tripped:
         answer["parameters"] = {"stale": outputs.stale, "tripped": outputs.tripped}
-    return _compact(answer), tails
+    return _with(answer, "outputs", b",".join(entries)), tails
+
+
+def _with(content: dict[str, Any], name: str, elements: bytes) -> bytes:
+    """JSON of an object that is not empty, and of a list in it whose elements are JSON already."""
+    return b'%s,"%s":[%s]}' % (_compact(content)[:-1], name.encode(), elements)
 
 
 def _compact(content: object) -> bytes:
@@ -267,7 +298,8 @@ def _bind(inputs: Sequence[_PlannedInput], tail: memoryview, memory: SharedMemor
 
 def _parse(text: memoryview | bytes) -> dict[str, Any]:
     try:
-        content = json.loads(str(text, "utf-8"))
+        decoded = str(text, "utf-8")
+        content = json.loads(decoded) if len(decoded) <= LONG_BYTES else read_long(decoded)
     except UnicodeDecodeError as error:
         raise RequestError(f"the request's JSON is not UTF-8: {error.reason} at byte {error.start}") from None
     except RecursionError:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 _CHUNKED = b"chunked"
 _KEPT_HEADS = 256
+_LARGE_BYTES = 2**20  # from which on a body counts for what all together may hold
 _LINGER_S = 2.0  # in which a client may read why its request was refused, before the connection is closed
 
 
@@ -63,6 +64,7 @@ class Connection(asyncio.BufferedProtocol):
         "_chunks",
         "_exchange",
         "_head",
+        "_held_bytes",
         "_is_pumping",
         "_keep_alive",
         "_rest",
@@ -86,6 +88,7 @@ class Connection(asyncio.BufferedProtocol):
         self._exchange: Exchange | None = None
         self._keep_alive = True
         self._is_pumping = False
+        self._held_bytes = 0
 
     @property
     def is_idle(self) -> bool:
@@ -104,6 +107,7 @@ class Connection(asyncio.BufferedProtocol):
         """Called by the loop: the client has hung up, or the connection was closed."""
         self.server.forget(self)
         self._drop()
+        self._let_go()
         if self.can_write is not None:
             self.can_write.set()
 
@@ -200,6 +204,8 @@ class Connection(asyncio.BufferedProtocol):
         if parts:
             self.send(parts)
         keeps_alive = self.keeps_alive
+        if self._held_bytes:
+            self._let_go()
         self._head = self._body = self._chunks = self._exchange = None
         if not keeps_alive:
             self._linger()
@@ -217,6 +223,7 @@ class Connection(asyncio.BufferedProtocol):
         """Tell the client of an error, and close the connection: what follows in it has no meaning."""
         self._keep_alive = False
         self._drop()
+        self._let_go()
         self.send([answers.whole_error(error, keep_alive=False)])
         self._head = self._body = self._chunks = self._exchange = None
         self._linger()
@@ -275,6 +282,8 @@ class Connection(asyncio.BufferedProtocol):
         self._head = head = self._parsed(data[:end])
         self._rest = data[end:]
         check_size(head.length, limits.body_bytes)
+        if head.length > _LARGE_BYTES:
+            self._hold(head.length)
         self._exchange = InferExchange(self, head, head.model) if head.model else AsgiExchange(self, head)
         self._wait(limits.body_s)
         if isinstance(head, ChunkedHead) and head.chunked:
@@ -307,6 +316,8 @@ class Connection(asyncio.BufferedProtocol):
         data, self._rest = self._rest, b""
         if data:
             self._chunks.feed(data)
+            if len(self._chunks.body) > _LARGE_BYTES and not self._held_bytes:  # and nobody knows how many more
+                self._hold(self.server.limits.body_bytes)
         if not self._chunks.is_whole:
             return False
         if self._chunks.has_more:  # where the next request begins is not known
@@ -320,6 +331,14 @@ class Connection(asyncio.BufferedProtocol):
         self._state = _State.BUSY
         self.deadline_s = math.inf
         self._exchange.start(body)
+
+    def _hold(self, size_bytes: int) -> None:
+        self.server.hold(size_bytes)
+        self._held_bytes = size_bytes
+
+    def _let_go(self) -> None:
+        self.server.let_go(self._held_bytes)
+        self._held_bytes = 0
 
     def _wait(self, seconds: float) -> None:
         self.deadline_s = self.server.loop.time() + seconds

@@ -1,4 +1,4 @@
-"""Every route that is no inference: the protocol's, Triton's extensions, and pictures.
+"""Every route that is no inference of tensors: the protocol's, Triton's extensions, pictures, and OpenAI's.
 
 Source: Open Inference Protocol, REST; Triton's extensions "model repository", "model configuration", "statistics" and
 "system shared memory".
@@ -19,23 +19,40 @@ from starlette.routing import BaseRoute, Route
 
 from sanderling.core.errors import SanderlingError
 from sanderling.serve.descriptions import describe_config, describe_model, describe_server
-from sanderling.serve.errors import MethodError, NotFoundError, NotReadyError, RequestError, code_of, told
+from sanderling.serve.errors import (
+    MethodError,
+    NotFoundError,
+    NotReadyError,
+    RequestError,
+    TooLargeError,
+    code_of,
+    told,
+)
 from sanderling.serve.http.answers import error_headers
+from sanderling.serve.http.asgi_inference import inference_routes
+from sanderling.serve.http.openapi import Description, document_route
+from sanderling.serve.http.operations import PICTURES, PROTOCOL
 from sanderling.serve.http.pictures import picture_routes
+from sanderling.serve.openai.errors import error_object, is_ours
+from sanderling.serve.openai.routes import openai_routes
 
 if TYPE_CHECKING:
     from sanderling.serve.data_plane import ServedModel
     from sanderling.serve.services import Services
 
+_JSON_BYTES = 2**20  # of a command: it is read in the event loop
 Handler = Callable[[Request], Awaitable[Response]]
 
 
-def make_app(services: Services, extra: Sequence[BaseRoute] = ()) -> Starlette:
+def make_app(
+    services: Services, extra: Sequence[BaseRoute] = (), descriptions: Sequence[Description] = ()
+) -> Starlette:
     """The application with all routes.
 
     Args:
         services: that they show.
         extra: routes of other parts of the server, such as the dashboard's.
+        descriptions: of these.
     """
     models, control, memory = _Models(services), _Control(services), _Memory(services)
     routes: list[BaseRoute] = [
@@ -55,11 +72,16 @@ def make_app(services: Services, extra: Sequence[BaseRoute] = ()) -> Starlette:
         Route("/v2/systemsharedmemory/region/{region}/register", memory.register, methods=["POST"]),
         Route("/v2/systemsharedmemory/region/{region}/unregister", memory.unregister, methods=["POST"]),
         Route("/v2/systemsharedmemory/unregister", memory.unregister, methods=["POST"]),
+        *inference_routes(services),
         *picture_routes(services),
+        *openai_routes(services),
         *extra,
     ]
+    routes.append(document_route([PROTOCOL, PICTURES, *descriptions], routes))
     handlers: dict[Any, Any] = {SanderlingError: _on_error, HTTPException: _on_http}
-    return Starlette(routes=routes, exception_handlers=handlers)
+    app = Starlette(routes=routes, exception_handlers=handlers)
+    app.router.redirect_slashes = False  # by a Host that the client chooses
+    return app
 
 
 async def read_json(request: Request) -> dict[str, Any]:
@@ -67,10 +89,13 @@ async def read_json(request: Request) -> dict[str, Any]:
 
     Raises:
         RequestError: it is no JSON object.
+        TooLargeError: it is longer than any command.
     """
     body = await request.body()
-    if not body.strip():
+    if not body:
         return {}
+    if len(body) > _JSON_BYTES:
+        raise TooLargeError(f"the body has {len(body)} bytes: at most {_JSON_BYTES} are taken by a command")
     try:
         content = json.loads(body)
     except (ValueError, RecursionError) as error:
@@ -210,9 +235,10 @@ class _Memory:
         return Response(status_code=200)
 
 
-async def _on_error(request: Request, error: Exception) -> Response:  # noqa: ARG001
+async def _on_error(request: Request, error: Exception) -> Response:
     headers = {name.decode(): value.decode() for name, value in error_headers(error)}
-    return JSONResponse({"error": told(error)}, code_of(error).status, headers)
+    content = error_object(error) if is_ours(request.url.path) else told(error)
+    return JSONResponse({"error": content}, code_of(error).status, headers)
 
 
 async def _on_http(request: Request, error: Exception) -> Response:
@@ -220,9 +246,13 @@ async def _on_http(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     shown = request.url.path[:200]
     if error.status_code == 405:
-        ours: SanderlingError = MethodError(f"{shown} does not know {request.method}")
-    elif error.status_code == 404:
-        ours = NotFoundError(f"there is no {shown} here: routes are those of the Open Inference Protocol, under /v2")
+        allowed = (error.headers or {}).get("Allow", "")
+        unknown = MethodError(f"{shown} does not know {request.method[:20]}: expected {allowed}")
+        return JSONResponse({"error": told(unknown)}, code_of(unknown).status, {"Allow": allowed})
+    if error.status_code == 404:
+        ours: SanderlingError = NotFoundError(
+            f"there is no {shown} here: routes are those of the Open Inference Protocol, under /v2"
+        )
     else:
         ours = RequestError(str(error.detail))
     return await _on_error(request, ours)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sanderling.core.errors import OptionError
+from sanderling.serve.errors import NotReadyError
 from sanderling.serve.http.body import BodyPool
 from sanderling.serve.http.completions import Completions
 from sanderling.serve.http.head import Head
@@ -45,13 +46,14 @@ class HttpServer:
         self.app = app
         self.loop = asyncio.get_running_loop()
         self.limits = services.settings.limits
-        self.completions = Completions(self.loop)
+        self.completions = Completions(self.loop, services.plane.pool.runtime.run_short)
         self.scratch = memoryview(bytearray(_SCRATCH_BYTES))
         self.bodies = BodyPool()
         self.heads: dict[bytes, Head] = {}
         self.tasks: set[asyncio.Task[None]] = set()
         self.port = 0
         self._connections: set[Connection] = set()
+        self._held_bytes = 0
         self._listener: asyncio.Server | None = None
         self._sweeper: asyncio.Task[None] | None = None
 
@@ -97,6 +99,23 @@ class HttpServer:
     def forget(self, connection: Connection) -> None:
         """A connection has ended."""
         self._connections.discard(connection)
+
+    def hold(self, size_bytes: int) -> None:
+        """Count the bytes of a large request.
+
+        Raises:
+            NotReadyError: with those of others they are too many.
+        """
+        if self._held_bytes + size_bytes > self.limits.held_bytes:
+            raise NotReadyError(
+                f"the server holds {self._held_bytes} bytes of large requests: {size_bytes} more are too many now; "
+                "try again later"
+            )
+        self._held_bytes += size_bytes
+
+    def let_go(self, size_bytes: int) -> None:
+        """A large request was answered, or its client has hung up."""
+        self._held_bytes -= size_bytes
 
     @property
     def connections(self) -> int:

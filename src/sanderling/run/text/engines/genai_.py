@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from sanderling.core.errors import EngineError, ModelError, OptionError, first_line
+from sanderling.core.errors import EngineError, ModelError, OptionError, UnavailableError, first_line
 from sanderling.core.machine import usable_cores
 from sanderling.core.tensor import Array
 from sanderling.model.text import TextSpec
@@ -30,6 +30,7 @@ from sanderling.run.text.sampling import Sampler
 CONFIG = "genai_config.json"
 GRAPH = "model.onnx"
 SCORING_GRAPH = "scoring.onnx"
+_FLOAT_BYTES = 4
 _SCORED_TOKENS = 256  # of one call, which bounds the memory for their scores
 
 
@@ -61,6 +62,7 @@ class GenAiModel:
 
     def __init__(self, folder: Path, spec: TextSpec, threads: int) -> None:
         self.spec = spec
+        self.token_bytes = _token_bytes(folder / CONFIG)
         self._folder, self._threads = folder, threads
         self._least = _window(folder)
         self._model: Any = _load(folder, GRAPH, threads)
@@ -103,11 +105,13 @@ class GenAiModel:
         with _translated("the chat template refuses the messages", OptionError):
             return str(self._tokenizer.apply_chat_template(turns, add_generation_prompt=add_generation_prompt))
 
-    def generation(self, sampling: Sampling = GREEDY, *, capacity: int | None = None) -> GenAiGeneration:
-        """Start a sequence.
+    def generation(
+        self, sampling: Sampling = GREEDY, *, capacity: int | None = None, schema: str = ""
+    ) -> GenAiGeneration:
+        """Start a sequence; one with a schema chooses its tokens by the engine's own sampler.
 
         Raises:
-            OptionError: a capacity below 1 or beyond the context.
+            OptionError: a capacity below 1 or beyond the context, or a schema that the engine does not take.
             EngineError: there is no memory for it, or the model is closed.
         """
         size = self.spec.context_length if capacity is None else capacity
@@ -115,7 +119,12 @@ class GenAiModel:
             raise OptionError(f"capacity is {size}: expected 1 to {self.spec.context_length}, the model's context")
         if self._model is None:
             raise EngineError("genai: the model is closed; load the package again")
-        generation = GenAiGeneration(self._model, self.spec, Sampler(sampling), size, least=self._least)
+        if schema:
+            generation: GenAiGeneration = GenAiGuidedGeneration(
+                self._model, self.spec, sampling, size, schema, least=self._least
+            )
+        else:
+            generation = GenAiGeneration(self._model, self.spec, Sampler(sampling), size, least=self._least)
         self._generations.add(generation)
         return generation
 
@@ -155,12 +164,8 @@ class GenAiGeneration:
         least: int = 0,
     ) -> None:
         """Reserve memory for ``capacity`` tokens, or for the ``least`` that the graph's attention asks for."""
-        og = _genai()
-        size = max(capacity, least)
         with _translated("a sequence could not be started", EngineError):
-            parameters = og.GeneratorParams(model)
-            parameters.set_search_options(do_sample=False, max_length=size, min_length=0, repetition_penalty=1.0)
-            self._generator: Any = og.Generator(model, parameters)
+            self._generator: Any = self._start(model, max(capacity, least))
         self._spec, self._sampler = spec, sampler
         self._capacity = capacity
         self._ids: list[int] = []
@@ -248,6 +253,12 @@ class GenAiGeneration:
         """Give the cache back; a second call does nothing."""
         self._generator = None
 
+    def _start(self, model: Any, capacity: int) -> Any:  # noqa: ANN401 - untyped
+        og = _genai()
+        parameters = og.GeneratorParams(model)
+        parameters.set_search_options(do_sample=False, max_length=capacity, min_length=0, repetition_penalty=1.0)
+        return og.Generator(model, parameters)
+
     def _catch_up(self) -> None:
         if self._read == len(self._ids):
             return
@@ -259,6 +270,70 @@ class GenAiGeneration:
         if self._generator is None:
             raise EngineError("genai: the sequence is closed; start another")
         return self._generator
+
+
+class GenAiGuidedGeneration(GenAiGeneration):
+    """A sequence whose chosen tokens keep a JSON schema. Only the engine knows which may follow: it chooses them."""
+
+    def __init__(
+        self,
+        model: Any,  # noqa: ANN401 - untyped
+        spec: TextSpec,
+        sampling: Sampling,
+        capacity: int,
+        schema: str,
+        *,
+        least: int = 0,
+    ) -> None:
+        self._sampling, self._schema = sampling, schema
+        super().__init__(model, spec, Sampler(sampling), capacity, least=least)
+
+    def next(self) -> int:
+        """Choose the next token and add it.
+
+        Raises:
+            OptionError: nothing was appended yet, or the sequence is full.
+            EngineError: execution failed, or the generation is closed.
+        """
+        generator = self._open()
+        if not self._ids:
+            raise OptionError("nothing was appended yet: append the prompt first")
+        if len(self._ids) >= self._capacity:
+            raise OptionError(f"the sequence is full: it holds {self._capacity} tokens")
+        with _translated("execution failed", EngineError):
+            generator.generate_next_token()
+            token = int(generator.get_next_tokens()[0])
+        self._ids.append(token)
+        self._read = len(self._ids)
+        return token
+
+    def rewind(self, length: int) -> None:
+        """Refused: what the schema allows next depends on everything before.
+
+        Raises:
+            OptionError: always.
+        """
+        raise OptionError(f"a sequence that keeps a JSON schema cannot go back to {length} tokens")
+
+    def _start(self, model: Any, capacity: int) -> Any:  # noqa: ANN401 - untyped
+        og = _genai()
+        parameters = og.GeneratorParams(model)
+        asked = self._sampling
+        options: dict[str, Any] = {
+            "do_sample": asked.temperature > 0,
+            "max_length": capacity,
+            "min_length": 0,
+            "repetition_penalty": asked.repetition_penalty,
+            "top_p": asked.top_p,
+            "top_k": asked.top_k,
+            "random_seed": -1 if asked.seed is None else asked.seed % 2**31,
+        }
+        if asked.temperature > 0:
+            options["temperature"] = asked.temperature
+        parameters.set_search_options(**options)
+        with _translated("an answer cannot be held to the JSON schema", OptionError):
+            parameters.set_guidance("json_schema", self._schema)
+            return og.Generator(model, parameters)
 
 
 class GenAiStreamDecoder:
@@ -303,8 +378,10 @@ def score(folder: Path, graph: str, spec: TextSpec, texts: Sequence[Sequence[int
 
 
 def _genai() -> Any:  # noqa: ANN401 - untyped
-    import onnxruntime_genai
-
+    try:
+        import onnxruntime_genai
+    except ImportError as error:
+        raise UnavailableError("this package needs onnxruntime-genai: pip install 'sanderling[text]'") from error
     onnxruntime_genai.disable_telemetry_events()
     return onnxruntime_genai
 
@@ -326,6 +403,18 @@ def _window(folder: Path) -> int:
         return int((decoder.get("sliding_window") or {}).get("window_size", 0))
     except (OSError, ValueError, KeyError, AttributeError) as error:
         raise ModelError(f"{folder / CONFIG} cannot be read: {first_line(error)}") from error
+
+
+def _token_bytes(config: Path) -> int:
+    """Keys and values of all layers in float32; fewer where the graph keeps them in eight bits."""
+    try:
+        decoder = json.loads(config.read_bytes())["model"]["decoder"]
+        width = decoder["num_key_value_heads"] * decoder["head_size"]
+        return int(decoder["num_hidden_layers"] * width * 2 * _FLOAT_BYTES)
+    except (ValueError, KeyError, TypeError) as error:
+        raise ModelError(
+            f"{config} does not say how large the model's keys and values are: {first_line(error)}"
+        ) from error
 
 
 @contextmanager

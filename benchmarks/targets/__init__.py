@@ -1,0 +1,1 @@
+"""What targets write, held against what the package computes here."""

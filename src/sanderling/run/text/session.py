@@ -1,0 +1,377 @@
+"""Several requests for text at once on one model: whose step is next, what is kept, and what is counted."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from pydantic import BaseModel, ConfigDict
+
+from sanderling.core.errors import ContextError, EngineError, OptionError, QueueFullError, SanderlingError, first_line
+from sanderling.core.statistics import percentiles
+from sanderling.run.text.base import GREEDY, Message, Sampling, TextModel
+from sanderling.run.text.conversation import Conversation, TextRequest
+from sanderling.run.text.prefixes import PrefixCache
+from sanderling.run.text.stream import Finish, Outlet, TextStream
+from sanderling.run.text.turns import Alone, Turns
+
+_STEP_MS, _LONE_STEP_MS = 100.0, 250.0  # of a chunk of a prompt, while other requests wait and while none does
+_LONGEST_CHUNK, _FIRST_CHUNK, _SHORTEST_CHUNK = 512, 32, 8
+_CONTEXTS = 2  # that memory is kept for
+_KEPT_TIMES = 1000
+_WEIGHT = 0.3  # of the newest measurement
+_END_S = 5.0
+_CLOSED = "the text session is closed; load the package again"
+
+Prompt = str | Sequence[int] | Sequence[Message]
+
+
+@dataclass(frozen=True)
+class TextLimits:
+    """What requests may take together.
+
+    Attributes:
+        conversations: requests that are computed at a time; others wait.
+        waiting: requests that may wait.
+        cache_tokens: of all sequences together, those that are kept for later included; twice the context by default.
+            A request that would need more waits, unless it is the only one.
+    """
+
+    conversations: int = 8
+    waiting: int = 256
+    cache_tokens: int | None = None
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if value is not None and value < (name == "conversations"):
+                raise OptionError(f"limit {name} is {value}: expected a whole number from {int(name != 'waiting')} on")
+
+
+class TextStatistics(BaseModel):
+    """What a session has done.
+
+    Attributes:
+        requests: by what became of them: ``completed``, ``cancelled``, ``failed``, ``rejected``.
+        active: that are computed now.
+        waiting: that wait.
+        prompt_tokens: of all prompts.
+        cached_tokens: of these, that were kept from earlier requests and not computed again.
+        tokens: of answers.
+        prefix_hits: requests that went on from a kept sequence.
+        kept: sequences that are kept.
+        cache_tokens: that the sequences have memory for.
+        prefill_tokens_per_s: of steps that read prompts; None before the first.
+        decode_tokens_per_s: of steps that chose a token, for one request; None before the first.
+        first_ms: percentiles of the time to the first token, of the last requests.
+        between_ms: percentiles of the time from one token of an answer to its next.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    requests: dict[str, int]
+    active: int
+    waiting: int
+    prompt_tokens: int
+    cached_tokens: int
+    tokens: int
+    prefix_hits: int
+    kept: int
+    cache_tokens: int
+    prefill_tokens_per_s: float | None
+    decode_tokens_per_s: float | None
+    first_ms: dict[str, float] | None
+    between_ms: dict[str, float] | None
+
+
+class TextSession:
+    """Computes requests on a model, a step of each in turn. Close it, or use it in a ``with`` block.
+
+    Requests share the processor's time alike: the next step is of the one that has had the least. A prompt is read in
+    chunks, and when an answer is over, its keys and values are kept for prompts that begin with it.
+
+    Args:
+        model: that computes; closed with the session.
+        limits: see there.
+        turns: by which other models run between the steps.
+    """
+
+    def __init__(
+        self,
+        model: TextModel,
+        *,
+        limits: TextLimits | None = None,
+        turns: Turns | None = None,
+    ) -> None:
+        self.model = model
+        self.limits = limits or TextLimits()
+        self._turns = turns or Alone()
+        self._budget = self.limits.cache_tokens or _CONTEXTS * model.spec.context_length
+        self._waiting: deque[Conversation] = deque()
+        self._active: list[Conversation] = []
+        self._kept = PrefixCache()
+        self._pace_ms: float | None = None  # of a token of a prompt
+        self._decode_ms: float | None = None
+        self._counts: Counter[str] = Counter()
+        self._first_ms: deque[float] = deque(maxlen=_KEPT_TIMES)
+        self._between_ms: deque[float] = deque(maxlen=_KEPT_TIMES)
+        self._lock = threading.Lock()
+        self._work = threading.Condition(self._lock)
+        self._thread: threading.Thread | None = None
+        self._closed = False
+        self.used_s = time.monotonic()
+
+    def start(
+        self,
+        prompt: Prompt,
+        sampling: Sampling = GREEDY,
+        *,
+        stop: Sequence[str] = (),
+        schema: str = "",
+        priority: int = 0,
+        notify: Callable[[], None] | None = None,
+    ) -> TextStream:
+        """Begin an answer.
+
+        Args:
+            prompt: a text, its ids, or the messages of a conversation.
+            sampling: how its tokens are chosen.
+            stop: texts that end it, and are not part of it.
+            schema: JSON schema that it must keep.
+            priority: larger is sooner.
+            notify: called by another thread when there is news of it; must be quick and must not raise.
+
+        Raises:
+            ContextError: the prompt leaves no room in the model's context.
+            OptionError: the prompt is empty or no valid Unicode, or an option is out of range.
+            QueueFullError: too many requests wait.
+            EngineError: the session is closed.
+        """
+        if "" in stop:
+            raise OptionError("a stop string is empty: expected at least one character")
+        request = TextRequest(
+            prompt=self.ids(prompt), sampling=sampling, stop=tuple(stop), schema=schema, priority=priority
+        )
+        conversation = Conversation(self.model, request, Outlet(notify))
+        with self._lock:
+            if self._closed:
+                raise EngineError(_CLOSED)
+            if len(self._waiting) >= self.limits.waiting:
+                self._counts["rejected"] += 1
+                raise QueueFullError(f"{len(self._waiting)} requests for text wait already: send fewer at a time")
+            self._waiting.append(conversation)
+            self.used_s = time.monotonic()
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="sanderling-text", daemon=True)
+                self._thread.start()
+            self._work.notify_all()
+        return TextStream(conversation.outlet, conversation.cancel)
+
+    def ids(self, prompt: Prompt) -> tuple[int, ...]:
+        """The ids of a prompt, checked.
+
+        Raises:
+            ContextError: it leaves no room in the model's context.
+            OptionError: it is empty, no valid Unicode, or has ids that are out of the vocabulary.
+        """
+        spec = self.model.spec
+        if isinstance(prompt, str):
+            ids = tuple(self.model.encode(prompt))
+        elif prompt and isinstance(prompt[0], Message):
+            messages = [message for message in prompt if isinstance(message, Message)]
+            ids = tuple(self.model.encode(self.model.render(messages)))
+        else:
+            ids = tuple(token for token in prompt if isinstance(token, int))
+            wrong = next((token for token in ids if not 0 <= token < spec.vocabulary), None)
+            if wrong is not None:
+                raise OptionError(f"token {wrong} is not in the vocabulary: ids are 0 to {spec.vocabulary - 1}")
+        if not ids:
+            raise OptionError("the prompt is empty: expected at least one token")
+        if len(ids) >= spec.context_length:
+            raise ContextError(
+                f"the prompt has {len(ids)} tokens: prompt and answer together have {spec.context_length}, the model's "
+                "context; shorten it"
+            )
+        return ids
+
+    def statistics(self) -> TextStatistics:
+        """What has happened so far."""
+        with self._lock:
+            kinds = ("completed", "cancelled", "failed", "rejected")
+            return TextStatistics(
+                requests={kind: self._counts[kind] for kind in kinds},
+                active=len(self._active),
+                waiting=len(self._waiting),
+                prompt_tokens=self._counts["prompt tokens"],
+                cached_tokens=self._counts["cached tokens"],
+                tokens=self._counts["tokens"],
+                prefix_hits=self._counts["prefix hits"],
+                kept=len(self._kept),
+                cache_tokens=self._held(),
+                prefill_tokens_per_s=1e3 / self._pace_ms if self._pace_ms else None,
+                decode_tokens_per_s=1e3 / self._decode_ms if self._decode_ms else None,
+                first_ms=percentiles(list(self._first_ms)) if self._first_ms else None,
+                between_ms=percentiles(list(self._between_ms)) if self._between_ms else None,
+            )
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether requests are computed or wait."""
+        return bool(self._active or self._waiting)
+
+    @property
+    def held_bytes(self) -> int:
+        """Memory of the keys and values of all sequences."""
+        with self._lock:
+            return self._held() * self.model.token_bytes
+
+    def forget(self) -> int:
+        """Give back what is kept of answers that are over; returns its bytes."""
+        with self._lock:
+            capacity = self._kept.capacity
+            self._kept.clear()
+        return capacity * self.model.token_bytes
+
+    def close(self, *, drain_s: float = 0.0) -> None:
+        """Let requests end within ``drain_s``, end the rest, and close the model; a second call does nothing."""
+        end_s = time.monotonic() + drain_s
+        with self._lock:
+            closed, self._closed = self._closed, True
+            while self.is_busy and (left_s := end_s - time.monotonic()) > 0:
+                self._work.wait(left_s)
+            for conversation in [*self._active, *self._waiting]:
+                conversation.cancel()
+            self._work.notify_all()
+            thread = self._thread
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(_END_S)
+        with self._lock:
+            self._kept.clear()
+        if not closed:
+            self.model.close()
+
+    def _run(self) -> None:
+        """Take steps until the session is closed."""
+        while True:
+            with self._lock:
+                conversation = self._next()
+                if conversation is None:
+                    return
+                limit = self._limit(conversation)
+            finish, error = self._stepped(conversation, limit)
+            with self._lock:
+                if finish is not None or error is not None:
+                    self._end(conversation, finish, error)
+
+    def _next(self) -> Conversation | None:
+        """The request whose step is next; waits for one; None after closing. Under the lock."""
+        while True:
+            for conversation in [each for each in (*self._active, *self._waiting) if each.is_cancelled]:
+                self._end(conversation, "cancelled", None)
+            while self._waiting and self._has_room(self._waiting[0]):
+                self._admit(self._waiting.popleft())
+            if self._active:
+                return min(self._active, key=lambda each: (-each.request.priority, each.used_ms))
+            if self._closed:
+                return None
+            self._work.wait()
+
+    def _has_room(self, conversation: Conversation) -> bool:
+        """Whether a request may start; kept sequences make room. Under the lock."""
+        if not self._active:
+            return True
+        if len(self._active) >= self.limits.conversations:
+            return False
+        return sum(each.capacity for each in self._active) + conversation.capacity <= self._budget
+
+    def _admit(self, conversation: Conversation) -> None:
+        """Let a request have steps. Under the lock."""
+        request = conversation.request
+        if not request.schema:
+            found = self._kept.take(request.prompt, capacity=conversation.needed)
+            if found is not None:
+                conversation.go_on_from(*found)
+                self._counts["prefix hits"] += 1
+                self._counts["cached tokens"] += found[1]
+        self._counts["prompt tokens"] += len(request.prompt)
+        conversation.used_ms = min((each.used_ms for each in self._active), default=0.0)
+        self._active.append(conversation)
+        self._trim()
+
+    def _trim(self) -> None:
+        """Drop kept sequences that are over the budget. Under the lock."""
+        while self._held() > self._budget and self._kept.drop_oldest():
+            pass
+
+    def _held(self) -> int:
+        return sum(each.capacity for each in self._active) + self._kept.capacity
+
+    def _limit(self, conversation: Conversation) -> int:
+        """Tokens that the next step may read. Under the lock."""
+        if not conversation.is_reading:
+            return 1
+        slice_ms = min(self._turns.slice_ms(), _STEP_MS if len(self._active) > 1 else _LONE_STEP_MS)
+        if self._pace_ms is None:
+            return _FIRST_CHUNK
+        return int(min(max(slice_ms / self._pace_ms, _SHORTEST_CHUNK), _LONGEST_CHUNK))
+
+    def _stepped(self, conversation: Conversation, limit: int) -> tuple[Finish | None, SanderlingError | None]:
+        """Take a step, when it is its turn; returns how the answer ended, or failed."""
+        finish: Finish | None = None
+        took_ms = 0.0
+        reads = min(conversation.unread, limit) if conversation.is_reading else 0
+
+        def step() -> None:
+            nonlocal finish, took_ms
+            since_s = time.monotonic()
+            finish = conversation.step(limit)
+            took_ms = (time.monotonic() - since_s) * 1e3
+
+        try:
+            self._turns.take(step, priority=conversation.request.priority)
+        except SanderlingError as error:
+            return None, error
+        except Exception as error:  # noqa: BLE001 - one request's fault is not the others'
+            return None, EngineError(f"text could not be computed: {first_line(error)}")
+        conversation.used_ms += took_ms
+        self._learn(conversation, reads, took_ms)
+        return finish, None
+
+    def _learn(self, conversation: Conversation, reads: int, took_ms: float) -> None:
+        """Note how long a step took, and how long its reader has waited for its token."""
+        if reads >= _SHORTEST_CHUNK:
+            self._pace_ms = _smoothed(self._pace_ms, took_ms / reads)
+        elif not reads:
+            self._decode_ms = _smoothed(self._decode_ms, took_ms)
+        waited_ms = conversation.take_waited_ms()
+        if waited_ms is not None:
+            (self._first_ms if conversation.tokens == 1 else self._between_ms).append(waited_ms)
+
+    def _end(self, conversation: Conversation, finish: Finish | None, error: SanderlingError | None) -> None:
+        """A request is over. Under the lock."""
+        if conversation in self._active:
+            self._active.remove(conversation)
+        else:
+            self._waiting.remove(conversation)
+        self._counts["tokens"] += conversation.tokens
+        if finish is None:
+            self._counts["failed"] += 1
+            conversation.drop()
+            conversation.outlet.end(error or EngineError(_CLOSED))
+        else:
+            self._counts["cancelled" if finish == "cancelled" else "completed"] += 1
+            conversation.finish(finish, self._kept.keep)
+            self._trim()
+        self._work.notify_all()
+
+    def __enter__(self) -> TextSession:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _smoothed(known: float | None, value: float) -> float:
+    return value if known is None else known + _WEIGHT * (value - known)

@@ -1,0 +1,1 @@
+"""The routes of OpenAI's interface: chats, completions, embeddings, models."""

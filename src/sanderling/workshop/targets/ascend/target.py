@@ -1,0 +1,110 @@
+"""The target `ascend`: what it refuses and which variant it takes; `writing.py` writes the files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import onnx
+
+from sanderling.core.errors import ModelError
+from sanderling.core.precision import Precision
+from sanderling.measure.doctor.operators import Unregistered, unregistered
+from sanderling.model.graph import input_specs, output_specs
+from sanderling.model.lowering import lower
+from sanderling.model.package import Package
+from sanderling.workshop.quantize.qdq import is_quantized
+from sanderling.workshop.targets.ascend import atc
+from sanderling.workshop.targets.ascend.deploy import to_deploy
+from sanderling.workshop.targets.ascend.settings import OPTIONS, read_settings
+from sanderling.workshop.targets.ascend.writing import Writing
+from sanderling.workshop.targets.base import Exported, ExportRequest, Refusal, Tool
+
+_NAME = "ascend"
+_ROUNDING = ("QuantizeLinear", "DequantizeLinear")
+_HINT = "part of the vendor's CANN toolkit: install it and source its set_env.sh; without it, run convert.sh elsewhere"
+
+
+class Ascend:
+    """Writes what `atc` needs, and runs it where it is on PATH."""
+
+    name = _NAME
+    summary = "Huawei's Ascend chips: model, AIPP and the command line for atc, which is run where it is"
+    devices = (
+        "Ascend310P3",
+        "Ascend310P1",
+        "Ascend310P5",
+        "Ascend310P7",
+        "Ascend310",
+        "Ascend310B1",
+        "Ascend910A",
+        "Ascend910B",
+        "Ascend910B1",
+        "Ascend910B2",
+        "Ascend910B3",
+        "Ascend910B4",
+        "Ascend910_9391",
+    )
+    options = OPTIONS
+
+    def tools(self) -> Sequence[Tool]:
+        """`atc`, without which the folder is complete as well."""
+        found = atc.program()
+        return (Tool(atc.PROGRAM, found=found is not None, hint=found or _HINT),)
+
+    def variants(self, package: Package, wanted: str | None) -> tuple[str, ...]:
+        """The variant that was asked for, or the chosen one; for FP16 the FP32 graph, which `atc` itself lowers."""
+        variant = package.variant(wanted)
+        if variant.precision != Precision.FP16:
+            return (variant.id,)
+        return tuple(each.id for each in package.manifest.variants if each.precision == Precision.FP32)[:1]
+
+    def check(self, model: onnx.ModelProto, device: str) -> tuple[Refusal, ...]:  # noqa: ARG002 - one parser for all
+        """What `atc` has no parser for, and tensors that are no numbers."""
+        return (*_tensors(model), *_operators(model))
+
+    def export(self, request: ExportRequest) -> Exported:
+        """Write the model and its settings, prove them, and let `atc` convert them where it is."""
+        (variant,) = self.variants(request.package, request.variant)
+        return Writing(request, request.package.variant(variant), read_settings(request.options)).written()
+
+
+def _tensors(model: onnx.ModelProto) -> Iterator[Refusal]:
+    """Inputs and outputs that hold text."""
+    for kind, specs in (("input", input_specs(model)), ("output", output_specs(model))):
+        for spec in specs:
+            if spec.dtype == "str":
+                yield Refusal(kind, (spec.name,), "it holds text, and an Ascend model numbers", "cut the graph there")
+
+
+def _operators(model: onnx.ModelProto) -> list[Refusal]:
+    """Operators without a parser; those that the export rewrites exactly are marked so."""
+    named = unregistered(_NAME, model)
+    if not named:
+        return []
+    try:
+        written = lower(model, _NAME)
+        written = to_deploy(written) if is_quantized(written) else written
+    except ModelError as error:
+        return [Refusal(entry.operator, entry.nodes, f"{entry.reason}; {error}") for entry in named]
+    left = {entry.operator: entry for entry in unregistered(_NAME, written)}
+    return [*(_refusal(entry, left) for entry in named), *(_refusal(entry, left) for entry in _new(left, named))]
+
+
+def _new(left: Mapping[str, Unregistered], named: Sequence[Unregistered]) -> list[Unregistered]:
+    """What only the rewrites brought in, as operators that the graph had are named already."""
+    before = {entry.operator for entry in named}
+    return [entry for operator, entry in left.items() if operator not in before]
+
+
+def _refusal(entry: Unregistered, left: Mapping[str, Unregistered]) -> Refusal:
+    if entry.operator in left:
+        return Refusal(entry.operator, left[entry.operator].nodes, f"{entry.reason}: atc E16002", "")
+    rewrite = "declared in opset 18, where it means the same"
+    if entry.operator in _ROUNDING:
+        rewrite = "becomes AscendQuant, AscendDequant and AscendAntiQuant"
+    elif entry.reason == "not registered":
+        rewrite = "written with simpler operators"
+    return Refusal(entry.operator, entry.nodes, entry.reason, rewrite, automatic=True)
+
+
+TARGET = Ascend()

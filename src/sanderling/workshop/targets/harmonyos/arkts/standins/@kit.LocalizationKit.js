@@ -1,0 +1,2 @@
+// Only types are taken from it.
+'use strict';

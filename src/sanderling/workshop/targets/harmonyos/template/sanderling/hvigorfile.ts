@@ -1,0 +1,3 @@
+import { harTasks } from '@ohos/hvigor-ohos-plugin';
+
+export default { system: harTasks, plugins: [] };

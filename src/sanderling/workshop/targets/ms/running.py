@@ -1,0 +1,72 @@
+"""A ``.ms`` in the real runtime of MindSpore Lite, in a process of its own, fed with what the package is fed with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+
+from sanderling.core.errors import EngineError, ModelError
+from sanderling.core.tensor import Array, Feeds, TensorSpec
+from sanderling.run.isolated import IsolatedExecutable, Worker
+from sanderling.run.mindspore_lite import library
+
+_WORKER = "sanderling.run.mindspore_lite.worker"
+
+
+class Runtime:
+    """A loaded file that gives the package's outputs.
+
+    Attributes:
+        repeats: how many times each row is fed, one after another; the outputs of the last time are returned.
+    """
+
+    def __init__(self, loaded: IsolatedExecutable, outputs: Sequence[TensorSpec], repeats: int) -> None:
+        self._loaded = loaded
+        self._outputs = outputs
+        self._fed = tuple(spec.name for spec in loaded.inputs)
+        self.repeats = repeats
+
+    def run(self, feeds: Feeds) -> dict[str, Array]:
+        """Outputs by name, in the dtypes of the package.
+
+        Raises:
+            EngineError: execution failed, or an output is missing.
+        """
+        fed = {name: np.concatenate([feeds[name]] * self.repeats) for name in self._fed}
+        results = self._loaded.run(fed)
+        missing = [spec.name for spec in self._outputs if spec.name not in results]
+        if missing:
+            raise EngineError(f"it returns {sorted(results)}: output '{missing[0]}' is missing")
+        return {spec.name: self._last(results[spec.name], spec) for spec in self._outputs}
+
+    def _last(self, array: Array, spec: TensorSpec) -> Array:
+        if not spec.shape and array.shape == (1,):  # the runtime has no scalars
+            array = array.reshape(())
+        if self.repeats > 1:
+            array = np.split(array, self.repeats)[-1]
+        return array.astype(spec.dtype, copy=False)
+
+
+@contextmanager
+def opened(file: Path, outputs: Sequence[TensorSpec], *, repeats: int = 1) -> Iterator[Runtime]:
+    """Load a ``.ms``; its process ends with the block.
+
+    Args:
+        file: the ``.ms``.
+        outputs: of the package.
+        repeats: how many times each row is fed.
+
+    Raises:
+        ModelError: the runtime refuses the file.
+        EngineError: it could not be started, or crashed.
+    """
+    header = {"bridge": str(library.bridge()), "model": str(file), "offset": 0, "threads": 0, "kept": 1}
+    with Worker(module=_WORKER) as worker:
+        try:
+            loaded = worker.load_as(header)
+        except ModelError as error:
+            raise ModelError(f"MindSpore Lite does not take {file.name}: {error}") from error
+        yield Runtime(loaded, outputs, repeats)

@@ -1,0 +1,126 @@
+"""One variant of a package as one ``.ms``.
+
+Float graphs are lowered and given to the converter as ONNX. It takes no QuantizeLinear, so an INT8 variant goes by way
+of TFLite: ``run/litert`` writes its codes, scales and zero points there, channels last and with the activations that
+eight bits enforce, and the converter keeps all of them.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from sanderling.core.errors import ModelError
+from sanderling.core.files import replacing
+from sanderling.workshop.targets.ms.converter import Converter
+from sanderling.workshop.targets.ms.standins import restored, stand_in
+
+if TYPE_CHECKING:
+    import onnx
+
+    from sanderling.run.litert.flatbuffer import Operation, Program, Tensor
+
+Shapes = Mapping[str, tuple[int, ...]]
+_UNREAD = ("SELECT_V2", "SIGN")  # operators of TFLite that the converter does not know
+
+
+def write_float(model: onnx.ModelProto, target: Path, shapes: Shapes, converter: Converter, *, half: bool) -> None:
+    """Write a float32 graph.
+
+    Args:
+        model: a checked graph with its weights in memory; it is left alone.
+        target: the ``.ms``.
+        shapes: of every input.
+        converter: that writes.
+        half: keep weights in 16 bits.
+
+    Raises:
+        ModelError: an operator has no form in ``.ms``.
+        EngineError: the converter crashed or took too long.
+    """
+    from sanderling.model.lowering import lower
+
+    lowered = lower(model, "mindspore")
+    for value in lowered.graph.input:
+        for axis, size in zip(value.type.tensor_type.shape.dim, shapes[value.name], strict=True):
+            axis.dim_value = size
+    del lowered.graph.value_info[:]
+    _convert(lowered.SerializeToString(deterministic=True), ".onnx", target, converter, half=half)
+
+
+def write_int8(model: onnx.ModelProto, target: Path, shapes: Shapes, converter: Converter) -> None:
+    """Write a graph with QuantizeLinear and DequantizeLinear, with its codes; arguments and errors as above."""
+    from sanderling.run.litert.flatbuffer import serialize
+
+    program = tflite_program(model, shapes)
+    count = stand_in(program)
+    with replacing(target) as temporary:
+        written = temporary.with_name("converted.ms")
+        _convert(serialize(program), ".tflite", written, converter, half=False)
+        temporary.write_bytes(restored(written.read_bytes(), count))
+
+
+def tflite_program(model: onnx.ModelProto, shapes: Shapes) -> Program:
+    """An INT8 graph as a TFLite program that the converter reads.
+
+    Raises:
+        ModelError: an operator has no exact form in TFLite, or one that the converter does not know.
+    """
+    from sanderling.run.litert.graph import read_fixed
+    from sanderling.run.litert.lowering import Lowering
+    from sanderling.run.litert.operators import WRITERS
+
+    program = Lowering(read_fixed(model, shapes, WRITERS)).run(WRITERS)
+    for operation in program.used():
+        approximate = bool(operation.options and operation.options[1].get("approximate"))
+        if operation.code in _UNREAD or approximate:
+            told = f"MindSpore's converter does not read TFLite's {operation.code}"
+            raise ModelError(f"operator {operation.origin}: {told}")
+    for tensor, value in zip(program.outputs, model.graph.output, strict=True):
+        tensor.name = value.name
+    program.operations = [_with_rows_open(_tiled(operation)) for operation in program.operations]
+    return program
+
+
+def _tiled(operation: Operation) -> Operation:
+    """Write a broadcast, which the converter does not read, as repeats along each axis.
+
+    Raises:
+        ModelError: it adds axes.
+    """
+    if operation.code != "BROADCAST_TO":
+        return operation
+    given, made = operation.inputs[0], operation.outputs[0]
+    if given is None or len(given.shape) != len(made.shape):
+        raise ModelError(f"operator {operation.origin}: MindSpore's converter does not read a broadcast that adds axes")
+    repeats = [size // own for size, own in zip(made.shape, given.shape, strict=True)]
+    return replace(operation, code="TILE", inputs=(given, _ints(repeats)))
+
+
+def _with_rows_open(operation: Operation) -> Operation:
+    """Let a Reshape that keeps the first axis take any number of rows, so that the file can be resized."""
+    if operation.code != "RESHAPE":
+        return operation
+    given, made = operation.inputs[0], operation.outputs[0]
+    if given is None or not made.shape or given.shape[:1] != made.shape[:1]:
+        return operation
+    sizes = [-1, *made.shape[1:]]
+    return replace(operation, inputs=(given, _ints(sizes)), options=("ReshapeOptions", {"newShape": sizes}))
+
+
+def _ints(values: list[int]) -> Tensor:
+    from sanderling.run.litert.flatbuffer import Tensor
+
+    return Tensor("constant", "int32", (len(values),), np.array(values, np.int32))
+
+
+def _convert(data: bytes, suffix: str, target: Path, converter: Converter, *, half: bool) -> None:
+    with tempfile.TemporaryDirectory(prefix="sanderling-mindspore-") as scratch:
+        source = Path(scratch) / f"model{suffix}"
+        source.write_bytes(data)
+        converter.convert(source, target, half=half)

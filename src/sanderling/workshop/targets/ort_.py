@@ -1,0 +1,151 @@
+"""The target `ort`: ONNX Runtime's own format, for builds that hold only what a model needs."""
+
+from __future__ import annotations
+
+import logging
+import platform
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import onnx
+
+from sanderling.core.errors import EngineError, OptionError, first_line
+from sanderling.model.package import Package
+from sanderling.model.plan import OptimizationName
+from sanderling.run.engines import engine
+from sanderling.run.engines.base import EngineOptions
+from sanderling.workshop.targets.base import Exported, ExportRequest, Refusal, Tool, chosen_variant
+from sanderling.workshop.targets.proving import engine_refusals, golden_proof
+
+_STYLES = ("fixed", "runtime")
+_SWITCH = ("on", "off")
+_CONFIG = "required_operators.config"
+
+
+class Ort:
+    """Writes `.ort` files, and the list of operators that a minimal build must have."""
+
+    name = "ort"
+    summary = "ONNX Runtime's .ort format for minimal builds, with the list of operators that they need"
+    devices = ("arm64", "amd64")
+    options: Mapping[str, str] = {
+        "style": "fixed: all optimisations are in the file (default); runtime: some wait until it is loaded, for NNAPI",
+        "types": "on: the list of operators also names their types, so that the build is smaller (default); off",
+    }
+
+    def tools(self) -> Sequence[Tool]:
+        """ONNX Runtime, which is always here."""
+        return (Tool("onnxruntime", found=True, version=metadata.version("onnxruntime")),)
+
+    def variants(self, package: Package, wanted: str | None) -> tuple[str, ...]:
+        """The variant that was asked for, or the chosen one."""
+        return chosen_variant(package, wanted)
+
+    def check(self, model: onnx.ModelProto, device: str) -> tuple[Refusal, ...]:  # noqa: ARG002 - both take the same
+        """What ONNX Runtime has no kernel for."""
+        return engine_refusals("onnxruntime", model, EngineOptions(threads=1))
+
+    def export(self, request: ExportRequest) -> Exported:
+        """Optimise, write, list the operators, and run the golden vectors on the file."""
+        style, types = _one_of(request, "style", _STYLES), _one_of(request, "types", _SWITCH) == "on"
+        variant = request.package.variant(*self.variants(request.package, request.variant))
+        file = request.folder / f"{Path(variant.file).stem}.ort"
+        request.progress.stage("write .ort")
+        source = request.package.file(variant.file)
+        _convert(source, file, request.device, variant.optimization, style)
+        _list_operators(source, file, request, variant.optimization, style=style, types=types)
+        request.progress.stage("run golden vectors", len(request.package.golden()))
+        version = metadata.version("onnxruntime")
+        with closing(engine("onnxruntime").load(file, EngineOptions(threads=1))) as executable:
+            on = f"ONNX Runtime {version} on {platform.machine()}"
+            proof = golden_proof(executable, request.package, variant.id, on=on)
+        return Exported(
+            files={file.name: f"variant '{variant.id}', optimised for {request.device}", _CONFIG: "operators it needs"},
+            tool=f"onnxruntime {version}",
+            proofs=(proof,),
+            remaining=(
+                f"that a minimal build of ONNX Runtime {version} with this list loads the file on {request.device}",
+                "latency and memory there",
+            ),
+            next_steps=_build_commands(version, types=types),
+        )
+
+
+def _one_of(request: ExportRequest, name: str, values: tuple[str, ...]) -> str:
+    value = request.options.get(name, values[0])
+    if value not in values:
+        raise OptionError(f"target 'ort', --option {name}={value}: expected {' or '.join(values)}")
+    return value
+
+
+def _build_commands(version: str, *, types: bool) -> tuple[str, ...]:
+    reduced = " --enable_reduced_operator_type_support" if types else ""
+    build = "./onnxruntime/build.sh --config MinSizeRel --build_shared_lib --minimal_build --disable_ml_ops"
+    return (
+        f"git clone --branch v{version} --recursive https://github.com/microsoft/onnxruntime",
+        f"{build} --include_ops_by_config $PWD/{_CONFIG}{reduced}",
+    )
+
+
+def _convert(source: Path, file: Path, device: str, level: OptimizationName, style: str) -> None:
+    """Let ONNX Runtime optimise a graph and save it in its own format.
+
+    Raises:
+        EngineError: it could not.
+    """
+    import onnxruntime
+
+    levels = onnxruntime.GraphOptimizationLevel
+    settings = onnxruntime.SessionOptions()
+    settings.log_severity_level = 4  # errors come back as exceptions
+    settings.graph_optimization_level = {
+        "none": levels.ORT_DISABLE_ALL,
+        "basic": levels.ORT_ENABLE_BASIC,
+        "all": levels.ORT_ENABLE_ALL,
+    }[level]
+    settings.optimized_model_filepath = str(file)
+    for key, value in _entries(device, style).items():
+        settings.add_session_config_entry(key, value)
+    blocked = ["NchwcTransformer"] if device != "amd64" else []  # its blocks are those of x86-64's registers
+    try:
+        onnxruntime.InferenceSession(
+            str(source), settings, providers=["CPUExecutionProvider"], disabled_optimizers=blocked
+        )
+    except Exception as error:
+        raise EngineError(f"onnxruntime could not write {file.name}: {first_line(error)}") from error
+
+
+def _entries(device: str, style: str) -> dict[str, Any]:
+    entries = {
+        "session.save_model_format": "ORT",
+        "session.qdqisint8allowed": "1" if device == "arm64" else "0",
+    }
+    if style == "runtime":
+        entries["optimization.minimal_build_optimizations"] = "save"
+    return entries
+
+
+def _list_operators(
+    source: Path, file: Path, request: ExportRequest, level: OptimizationName, *, style: str, types: bool
+) -> None:
+    """Write the list of operators; those before and after the optimisations that wait are both needed."""
+    from onnxruntime.tools.ort_format_model import create_config_from_models
+
+    files = [file]
+    if style == "runtime":
+        applied = request.folder / "applied.ort"
+        _convert(source, applied, request.device, level, "fixed")
+        files.append(applied)
+    listed = request.folder / _CONFIG
+    logging.getLogger("ort_format_model.utils").setLevel(logging.WARNING)
+    create_config_from_models(files, listed, types)
+    lines = [line for line in listed.read_text("utf-8").splitlines() if not line.startswith("#")]  # they name our files
+    listed.write_text("\n".join([f"# Operators of {file.name}", *lines, ""]), encoding="utf-8")
+    for extra in files[1:]:
+        extra.unlink()
+
+
+TARGET = Ort()

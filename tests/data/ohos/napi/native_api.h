@@ -1,0 +1,3 @@
+// The system's NAPI is Node's.
+#pragma once
+#include <node_api.h>

@@ -1,0 +1,335 @@
+"""Sessions of text on a model that goes on with the alphabet: `a` is followed by `b`, and `z` by the end."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import time
+
+import pytest
+
+from sanderling.core.errors import ContextError, EngineError, OptionError, QueueFullError
+from sanderling.run.text.base import Message, Sampling
+from sanderling.run.text.session import TextLimits, TextSession
+from tests.engines import wait_until
+from tests.text_models import SPEC, AlphabetModel
+
+FEW = Sampling(temperature=0, max_tokens=3)
+
+
+class Gate:
+    """Holds a model up before its calls, until it is opened."""
+
+    def __init__(self) -> None:
+        self.opened = threading.Event()
+        self.calls = 0
+
+    def __call__(self, _) -> None:
+        self.calls += 1
+        assert self.opened.wait(10)
+
+
+@pytest.fixture
+def model():
+    return AlphabetModel()
+
+
+@pytest.fixture
+def session(model):
+    with TextSession(model) as session:
+        yield session
+
+
+def test_an_answer_goes_on_to_the_models_end(session):
+    result = session.start("abc").result()
+    assert result.text == "defghijklmnopqrstuvwxyz"
+    assert result.finish == "stop"
+    assert (result.prompt_tokens, result.cached_tokens, result.tokens) == (3, 0, 24)
+    assert 0 < result.first_ms <= result.total_ms
+
+
+def test_pieces_of_a_stream_are_the_whole_answer(session):
+    with session.start("v") as stream:
+        assert "".join(stream) == "wxyz" == stream.result().text
+
+
+def test_most_tokens_end_an_answer(session):
+    result = session.start("a", FEW).result()
+    assert (result.text, result.finish, result.tokens) == ("bcd", "length", 3)
+
+
+@pytest.mark.parametrize(("stop", "text"), [(["e"], "bcd"), (["def"], "bc"), (["zz", "yz"], "bcdefghijklmnopqrstuvwx")])
+def test_stop_strings_end_an_answer_also_when_split_over_tokens(session, stop, text):
+    result = session.start("a", stop=stop).result()
+    assert (result.text, result.finish) == (text, "stop")
+
+
+def test_what_a_stop_string_might_have_begun_with_is_given_out_in_the_end(session):
+    assert session.start("a", FEW, stop=["cdx"]).result().text == "bcd"
+
+
+def test_characters_of_several_tokens_come_whole(session):
+    pieces = list(session.start("é", Sampling(temperature=0, max_tokens=5)))
+    assert "".join(pieces) == "éé\ufffd"
+    assert all(len(piece.encode()) > 1 for piece in pieces)
+
+
+def test_a_conversations_next_turn_reads_only_what_is_new(session, model):
+    first = session.start([Message("user", "abc")], FEW).result()
+    assert first.text == "^_`"
+    before = len(model.read)
+    messages = [Message("user", "abc"), Message("assistant", first.text), Message("user", "de")]
+    second = session.start(messages, FEW).result()
+    shared = len("[user]abc\n[assistant]") + 2  # the last token was never read
+    assert second.cached_tokens == shared
+    assert second.prompt_tokens == len("[user]abc\n[assistant]^_`\n[user]de\n[assistant]")
+    assert model.read[before] == second.prompt_tokens - shared
+    statistics = session.statistics()
+    assert statistics.prefix_hits == 1
+    assert statistics.cached_tokens == shared
+    assert statistics.requests["completed"] == 2
+
+
+def test_the_same_prompt_again_computes_one_token_and_answers_alike(session):
+    text = "the quick brown fox"
+    first, second = session.start(text, FEW).result(), session.start(text, FEW).result()
+    assert second.cached_tokens == len(text) - 1
+    assert first.text == second.text
+
+
+def test_a_long_conversation_is_not_given_up_for_a_short_beginning(session):
+    long = session.start("[system]" + 100 * "ab", FEW).result()
+    assert session.start("[system]xyz", FEW).result().cached_tokens == 0
+    again = session.start("[system]" + 100 * "ab" + long.text + "c", FEW).result()
+    assert again.cached_tokens > 200
+
+
+def test_a_long_prompt_is_read_in_chunks_and_short_requests_pass_it(model):
+    model.before = lambda ids: time.sleep(1e-3 * len(ids))
+    with TextSession(model) as session:
+        session.start("warm up with a longer text, so that the pace is known", FEW).result()
+        long = session.start(400 * "m", FEW)
+        short = session.start("x", Sampling(temperature=0, max_tokens=2))
+        assert short.result().text == "yz"
+        assert not long.is_over
+        assert long.result().text == "nop"
+    assert max(model.read) < 400
+
+
+def test_requests_share_the_time_alike(model):
+    order = []
+    model.before = lambda ids: order.append(ids[-1])
+    with TextSession(model) as session:
+        gate = Gate()
+        model.before = gate
+        streams = [session.start(letter, Sampling(temperature=0, max_tokens=8)) for letter in "aA"]
+        wait_until(lambda: gate.calls)
+        model.before = lambda ids: (order.append(ids[-1]), time.sleep(2e-3))
+        gate.opened.set()
+        assert [stream.result().text for stream in streams] == ["bcdefghi", "BCDEFGHI"]
+    lower = "".join(map(chr, order)).swapcase()
+    assert all(abs(sum(map(str.islower, lower[:n])) - n / 2) <= 3 for n in range(len(lower)))
+
+
+def test_a_higher_priority_goes_first(model):
+    gate = Gate()
+    model.before = gate
+    with TextSession(model, limits=TextLimits(conversations=3)) as session:
+        held = session.start("a", FEW)
+        wait_until(lambda: gate.calls)
+        low, high = session.start("b", FEW, priority=-1), session.start("c", FEW, priority=1)
+        ended = []
+        threads = [
+            threading.Thread(target=lambda s=stream, n=name: (s.result(), ended.append(n)))
+            for name, stream in (("low", low), ("high", high), ("held", held))
+        ]
+        for thread in threads:
+            thread.start()
+        model.before = lambda _: time.sleep(5e-3)
+        gate.opened.set()
+        for thread in threads:
+            thread.join(10)
+        assert ended == ["high", "held", "low"]
+
+
+def test_cancelling_gives_the_memory_back_after_the_step_that_runs(model):
+    gate = Gate()
+    model.before = gate
+    with TextSession(model) as session:
+        stream = session.start("abcdef")
+        wait_until(lambda: gate.calls)
+        assert len(model.open) == 1
+        stream.cancel()
+        gate.opened.set()
+        assert stream.result().finish == "cancelled"
+        wait_until(lambda: not model.open)
+        assert session.statistics().requests["cancelled"] == 1
+
+
+def test_a_stream_that_nobody_holds_any_more_is_cancelled(model):
+    model.before = lambda _: time.sleep(2e-3)
+    with TextSession(model) as session:
+        stream = session.start("A")
+        next(stream)
+        del stream
+        gc.collect()
+        wait_until(lambda: session.statistics().requests["cancelled"] == 1 and not model.open)
+
+
+def test_what_waits_can_be_cancelled_before_it_begins(model):
+    gate = Gate()
+    model.before = gate
+    with TextSession(model, limits=TextLimits(conversations=1)) as session:
+        first, second = session.start("x", FEW), session.start("a", FEW)
+        second.cancel()
+        gate.opened.set()
+        assert second.result().finish == "cancelled"
+        assert second.result().tokens == 0
+        assert first.result().text == "yz"
+
+
+def test_too_many_that_wait_are_refused(model):
+    gate = Gate()
+    model.before = gate
+    with TextSession(model, limits=TextLimits(conversations=1, waiting=1)) as session:
+        streams = [session.start("x", FEW)]
+        wait_until(lambda: gate.calls)
+        streams.append(session.start("x", FEW))
+        with pytest.raises(QueueFullError, match="1 requests for text wait already"):
+            session.start("x", FEW)
+        gate.opened.set()
+        assert [stream.result().text for stream in streams] == ["yz", "yz"]
+        assert session.statistics().requests == {"completed": 2, "cancelled": 0, "failed": 0, "rejected": 1}
+
+
+@pytest.mark.parametrize(
+    ("prompt", "error", "told"),
+    [
+        ("", OptionError, "the prompt is empty"),
+        ([], OptionError, "the prompt is empty"),
+        ("a\ud800b", OptionError, "not valid Unicode: lone surrogate at character 1"),
+        ([1, 257], OptionError, "token 257 is not in the vocabulary: ids are 0 to 256"),
+        (512 * "a", ContextError, "the prompt has 512 tokens: prompt and answer together have 512"),
+    ],
+)
+def test_a_prompt_that_cannot_be_used_is_one_clear_error(session, prompt, error, told):
+    with pytest.raises(error, match=told):
+        session.start(prompt)
+
+
+def test_an_empty_stop_string_is_refused(session):
+    with pytest.raises(OptionError, match="stop string is empty"):
+        session.start("a", stop=[""])
+
+
+def test_an_answer_ends_where_the_context_does(session):
+    result = session.start(250 * "é").result()
+    assert (result.finish, result.tokens) == ("length", 12)
+
+
+def test_an_answer_longer_than_expected_gets_more_memory():
+    model = AlphabetModel(SPEC.model_copy(update={"context_length": 2048}))
+    with TextSession(model) as session:
+        result = session.start("é", Sampling(temperature=0, max_tokens=900)).result()
+        assert result.text == 450 * "é"
+        assert sum(model.read) > 901  # what was there was read again
+        assert [generation.capacity for generation in model.open] == [1024]
+
+
+def test_a_failure_is_its_own_requests_alone(model):
+    def fail(ids):
+        if ids[-1] == ord("q"):
+            raise EngineError("no memory")
+
+    model.before = fail
+    with TextSession(model) as session:
+        bad, good = session.start("aq"), session.start("x")
+        with pytest.raises(EngineError, match="no memory"):
+            bad.result()
+        with pytest.raises(EngineError, match="no memory"):
+            list(bad)
+        assert good.result().text == "yz"
+        assert session.statistics().requests["failed"] == 1
+        assert not model.open
+
+
+def test_an_unforeseen_failure_is_an_engines_error(model):
+    model.before = lambda _: 1 / 0
+    with (
+        TextSession(model) as session,
+        pytest.raises(EngineError, match="text could not be computed: division by zero"),
+    ):
+        session.start("a").result()
+
+
+def test_kept_sequences_never_take_more_than_their_share(model):
+    with TextSession(model, limits=TextLimits(cache_tokens=600)) as session:
+        for letter in "abcdefghijkl":
+            session.start(40 * letter, FEW).result()
+        assert session.statistics().cache_tokens <= 600
+        assert sum(generation.capacity for generation in model.open) <= 600
+        assert session.forget() > 0
+        assert not model.open
+
+
+def test_requests_that_do_not_fit_together_wait_for_each_other(model):
+    gate = Gate()
+    model.before = gate
+    with TextSession(model, limits=TextLimits(cache_tokens=300)) as session:
+        streams = [session.start(letter * 150, FEW) for letter in "ax"]
+        wait_until(lambda: gate.calls)
+        assert session.statistics().waiting == 1
+        gate.opened.set()
+        assert [stream.result().text for stream in streams] == ["bcd", "yz"]
+
+
+def test_seeds_give_the_same_text_again_and_others_another():
+    with TextSession(AlphabetModel()) as session:
+
+        def ask(seed):
+            sampling = Sampling(temperature=5, top_k=50, seed=seed, max_tokens=40)
+            return session.start("a", sampling).result().text
+
+        assert ask(1) == ask(1)
+        assert ask(1) != ask(2)
+
+
+def test_closing_lets_requests_end_in_time_and_ends_the_rest(model):
+    model.before = lambda _: time.sleep(5e-3)
+    session = TextSession(model)
+    quick = session.start("w")
+    session.close(drain_s=5)
+    assert quick.result().text == "xyz"
+    assert model.is_closed
+    assert not model.open
+    with pytest.raises(EngineError, match="session is closed"):
+        session.start("a")
+
+
+def test_closing_at_once_cancels_what_runs_and_waits(model):
+    model.before = lambda _: time.sleep(5e-3)
+    session = TextSession(model, limits=TextLimits(conversations=1))
+    streams = [session.start("A"), session.start("A")]
+    session.close()
+    assert {stream.result().finish for stream in streams} == {"cancelled"}
+    assert not model.open
+
+
+def test_many_conversations_that_are_dropped_leave_nothing_behind(model):
+    with TextSession(model, limits=TextLimits(conversations=4)) as session:
+        for number in range(50):
+            stream = session.start(f"conversation {number} [", Sampling(temperature=0, max_tokens=50))
+            if number % 2:
+                next(stream)
+            del stream
+        wait_until(lambda: not session.is_busy)
+        statistics = session.statistics()
+        assert sum(statistics.requests.values()) == 50
+        assert len(model.open) == statistics.kept
+        assert statistics.cache_tokens <= 2 * SPEC.context_length
+
+
+@pytest.mark.parametrize("limits", [{"conversations": 0}, {"waiting": -1}, {"cache_tokens": -1}])
+def test_limits_below_what_is_possible_are_refused(limits):
+    with pytest.raises(OptionError, match=f"limit {next(iter(limits))} is"):
+        TextLimits(**limits)
