@@ -107,7 +107,7 @@ def _show_build(console: Console, result: TextBuildResult) -> None:
                 "inside" if variant.within_budget else "missed",
             ]
         )
-    titles = ("  variant", "size", "memory", "prefill/s", "decode/s", "perplexity", "change", "bound", "same", "budget")
+    titles = ("  variant", "size", "memory", "read/s", "write/s", "perplexity", "change", "bound", "same", "budget")
     console.print(table([(title, 0 < index < 9) for index, title in enumerate(titles)], rows))
     console.print(f"chosen: {result.evidence.choice}", soft_wrap=True)
     console.print(
@@ -132,7 +132,7 @@ def _show_bench(console: Console, result: TextBenchResult) -> None:
             f"{variant.ttft_ms:.1f}",
             f"{variant.inter_token_ms.p50:.1f}",
             f"{variant.inter_token_ms.p99:.1f}",
-            ", ".join(f"{name} {value:.2f}" for name, value in variant.perplexity.items()),
+            "\n".join(f"{name} {value:.2f}" for name, value in variant.perplexity.items()),
             megabytes(variant.peak_rss_bytes) if variant.peak_rss_bytes is not None else "–",
             megabytes(variant.size_bytes),
         ]
@@ -153,7 +153,8 @@ def _show_bench(console: Console, result: TextBenchResult) -> None:
     console.print(table([(title, index > 0) for index, title in enumerate(titles)], rows))
     tokens = result.variants[0].prefill_tokens
     console.print(
-        f"tokens a second: prefill of {tokens}, decode after 16 and (long) after {tokens}; first token after 32; "
+        f"tokens a second: read (prefill) of {tokens}, written (decode) after 16 and (long) after {tokens}; first token "
+        f"after 32; p50 and p99 in ms between tokens; "
         f"{result.threads} threads, {result.rounds} rounds in turn, {result.machine.processor}",
         soft_wrap=True,
     )
