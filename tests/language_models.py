@@ -21,8 +21,8 @@ _OWN = {
 }
 
 
-def language_folder(folder: Path, kind: str = "qwen2", *, tokens: int = VOCABULARY) -> Path:
-    """Write a model of that kind; its tokenizer has up to ``tokens`` entries, its vocabulary 320."""
+def language_folder(folder: Path, kind: str = "qwen2", *, extra_tokens: int = 0) -> Path:
+    """Write a model of that kind; with many extra tokens its tokenizer has more entries than its vocabulary."""
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -42,8 +42,23 @@ def language_folder(folder: Path, kind: str = "qwen2", *, tokens: int = VOCABULA
     )
     torch.manual_seed(0)
     AutoModelForCausalLM.from_config(config).save_pretrained(folder)
-    _save_tokenizer(folder, tokens, begins=kind.startswith("gemma"))
+    _save_tokenizer(folder, extra_tokens, begins=kind.startswith("gemma"))
     return folder
+
+
+def gguf_file(path: Path, *, architecture: str = "llama", tokens: int = 8, rows: int = 8) -> Path:
+    """Write a GGUF file with a tokenizer of so many tokens and an embedding of so many rows, and nothing else."""
+    import numpy as np
+    from gguf import GGUFWriter
+
+    writer = GGUFWriter(path, architecture)
+    writer.add_token_list([f"token {number}" for number in range(tokens)])
+    writer.add_tensor("token_embd.weight", np.zeros((rows, 64), np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
 
 
 def smollm2_gguf() -> Path | None:
@@ -55,7 +70,7 @@ def smollm2_gguf() -> Path | None:
     return path if path.is_file() else None
 
 
-def _save_tokenizer(folder: Path, tokens: int, *, begins: bool) -> None:
+def _save_tokenizer(folder: Path, extra_tokens: int, *, begins: bool) -> None:
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
     from transformers import PreTrainedTokenizerFast
 
@@ -64,7 +79,7 @@ def _save_tokenizer(folder: Path, tokens: int, *, begins: bool) -> None:
     tokenizer.decoder = decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     trainer = trainers.BpeTrainer(
-        vocab_size=tokens, special_tokens=list(_SPECIAL), initial_alphabet=alphabet, show_progress=False
+        vocab_size=VOCABULARY, special_tokens=list(_SPECIAL), initial_alphabet=alphabet, show_progress=False
     )
     tokenizer.train_from_iterator([_TEXT], trainer)
     if begins:
@@ -77,5 +92,6 @@ def _save_tokenizer(folder: Path, tokens: int, *, begins: bool) -> None:
         bos_token="<bos>" if begins else None,
         pad_token="<|endoftext|>",
     )
+    wrapped.add_tokens([f"<extra {number}>" for number in range(extra_tokens)])
     wrapped.chat_template = _TEMPLATE
     wrapped.save_pretrained(folder)
