@@ -13,7 +13,7 @@ import itertools
 import json
 import tempfile
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
@@ -109,7 +109,7 @@ def _exported(path: Path, folder: Path, variant: str | None) -> dict[str, Any]:
     }
 
 
-def _half(file: Path, package: Package, feeds: list[Feeds], float32: list[Array]) -> float:
+def _half(file: Path, package: Package, feeds: Sequence[Feeds], float32: list[Array]) -> float:
     shapes = {name: array.shape for name, array in feeds[0].items()}
     graph = read_graph(package.file(package.variant("fp32").file))
     write_float(graph, file, shapes, find_converter(), half=True)
@@ -129,7 +129,7 @@ def _run(file: Path, package: Package, feeds: Iterable[Feeds]) -> list[Array]:
         return [runtime.run(one)[name] for one in feeds]
 
 
-def _error(got: list[Array], expected: list[Array]) -> float:
+def _error(got: Sequence[Array], expected: Sequence[Array]) -> float:
     """The worst call's relative error."""
     return max(relative_error(want, made) for want, made in zip(expected, got, strict=False))
 

@@ -12,12 +12,13 @@ RESULTS = Path(__file__).with_name("harmonyos.json")
 PAGE = Path(__file__).parents[2] / "docs" / "benchmarks-targets.md"
 _NOTE = (
     "Every number is from executing the `.ms` in {runtime} on this processor. `float32` and `float16` are the "
-    "largest relative errors of {float_samples} calls, against ONNX Runtime with the FP32 variant; `float16` keeps only "
-    "weights in 16 bits. The INT8 columns hold `int8.ms` against ONNX Runtime with the package's own INT8 variant: "
-    "`first class` is the share of samples with the same first class; `or tied` also takes a class to which the variant "
-    "gives the same, largest eight-bit code as to its first. MindSpore's integer kernels round twice, so that single "
-    "codes differ by one step, and ties break another way. `export` is the whole command with all its checks. Classes of "
-    "random weights lie close together: read their `first class` as a bound on noise."
+    "largest relative errors of {float_samples} calls, against ONNX Runtime with the FP32 variant; `float16` "
+    "keeps only weights in 16 bits. The INT8 columns hold `int8.ms` against ONNX Runtime with the package's own "
+    "INT8 variant: `first class` is the share of samples with the same first class; `or tied` also takes a class "
+    "to which the variant gives the same, largest eight-bit code as to its first. MindSpore's integer kernels "
+    "round twice, so that single codes differ by one step, and ties break another way. `export` is the whole "
+    "command with all its checks. Classes of random weights lie close together: read their `first class` as a "
+    "bound on noise."
 )
 
 

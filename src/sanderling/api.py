@@ -20,6 +20,7 @@ from sanderling.run.pool import Pool
 from sanderling.run.session import load
 
 if TYPE_CHECKING:
+    from sanderling.measure.remote.results import DeviceBench
     from sanderling.workshop.pipeline import BuildResult
     from sanderling.workshop.targets.checking import CheckResult
     from sanderling.workshop.targets.exporting import ExportResult
@@ -29,6 +30,7 @@ __all__ = [
     "Policy",
     "Pool",
     "bench",
+    "bench_on",
     "build",
     "build_text",
     "check",
@@ -42,6 +44,53 @@ __all__ = [
     "tune",
     "verify",
 ]
+
+
+def bench_on(
+    path: str | Path,
+    on: str,
+    *,
+    variants: Sequence[str] = (),
+    threads: int = 0,
+    batch: int = 1,
+    warmup: int = 10,
+    repeats: int = 100,
+    command: str = "sanderling",
+    runner: str | Path | None = None,
+    progress: Progress | None = None,
+) -> DeviceBench:
+    """Verify and time a package on a device, keep the numbers in the package's evidence, and show them in its report.
+
+    Args:
+        path: the package, a folder or a zip.
+        on: ``ssh:[USER@]HOST[:PORT]`` or ``hdc:KEY``.
+        variants: ids; all without any.
+        threads: of one call; 0 means all cores there.
+        batch: rows of one call.
+        warmup: untimed calls of each.
+        repeats: timed calls of each.
+        command: that starts Sanderling there.
+        runner: folder with `bin/sanderling-run` and `lib/libonnxruntime.so` for a device without Sanderling, built by
+            the scripts of an export to ``openharmony``.
+        progress: told about each step.
+
+    Raises:
+        OptionError: an unknown variant, or ``on`` names no device.
+        PackageError: the package is broken.
+        UnavailableError: the device does not answer, or has not what is needed.
+        EngineError: something failed or took too long there.
+        NotMetError: the device does not compute what the package says; nothing is kept.
+    """
+    from sanderling.measure.remote.bench import bench_on as run_bench_on
+    from sanderling.measure.remote.devices import RemoteOptions
+    from sanderling.workshop.report.refresh import refresh_report
+
+    there = RemoteOptions(
+        tuple(variants), threads, batch, warmup, repeats, command, Path(runner) if runner is not None else None
+    )
+    found = run_bench_on(path, on, there, progress)
+    refresh_report(path, progress or Silent())
+    return found
 
 
 def build(

@@ -3,10 +3,12 @@
 from pathlib import Path
 
 import numpy as np
+import onnx
 import onnxruntime
 import pytest
 
-from sanderling.api import build, doctor, load, verify
+from sanderling.api import build, doctor, export, load, verify
+from sanderling.workshop.targets.ascend.reference import in_standard_onnx, largest_difference
 from tests.models import run_directly
 
 ROOT = Path(__file__).parents[2]
@@ -143,3 +145,19 @@ def test_doctor_finds_no_fault_in_right_data_and_names_a_missing_division(result
         np.savez(tmp_path / "raw.npz", input=(arrays["input"][:64] * np.float32(0.3530) + np.float32(0.2860)) * 255)
     faults = [finding.kind for finding in doctor(result.path, data=tmp_path / "raw.npz").findings]
     assert faults[0] == "input-scale"
+
+
+def test_ascend_form_of_int8_equals_it_within_a_step(result, data, tmp_path):
+    record = export(result.path, tmp_path / "out", target="ascend", variant="int8").record
+    assert len(record["details"]["nodes_in_int8"]) >= 3
+    assert all(proof["passed"] for proof in record["proofs"])
+
+    with np.load(data / "evaluation.npz") as arrays:
+        calls = [{"input": images} for images in np.split(arrays["input"][:500], 5)]
+    qdq, deploy = onnx.load(result.path / "model.int8.onnx"), onnx.load(tmp_path / "out" / "model.onnx")
+    assert largest_difference(qdq, deploy, calls) <= 1.0
+    scores = [
+        np.concatenate([next(iter(run_directly(model, feeds).values())) for feeds in calls])
+        for model in (qdq, in_standard_onnx(deploy))
+    ]
+    assert np.mean(scores[0].argmax(axis=1) == scores[1].argmax(axis=1)) >= 0.98

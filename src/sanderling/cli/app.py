@@ -265,10 +265,25 @@ def bench(
         Path | None, typer.Option(help="Then time batches on every device here, and add them to this latency table.")
     ] = None,
     batches: Annotated[str, typer.Option(help="Rows of a call that --table times.")] = "1,2,4,8",
+    on: Annotated[
+        str | None,
+        typer.Option(metavar="ssh:HOST|hdc:KEY", help="Measure on this device, and keep the result in the package."),
+    ] = None,
+    command: Annotated[str, typer.Option(help="That starts Sanderling on the device.")] = "sanderling",
+    runner: Annotated[
+        Path | None, typer.Option(help="Folder of the C++ runner, for a device without Sanderling.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
-    """Measure latency, throughput and memory of each variant here."""
+    """Measure latency, throughput and memory of each variant, here or on a device."""
     with reporting_errors(as_json=as_json):
+        if on is not None or runner is not None:
+            from sanderling.cli.remote import bench_there
+            from sanderling.measure.remote.devices import RemoteOptions
+
+            there = RemoteOptions(tuple(variants), threads, batch, warmup, repeats, command, runner)
+            bench_there(package, on, there, measured_here=lean or table is not None, as_json=as_json)
+            return
         from sanderling.cli.progress import RichProgress
         from sanderling.core.files import require_folder
         from sanderling.measure.batches import measure_table, parse_batches

@@ -27,6 +27,7 @@ from sanderling.model.graph import (
     weight_bytes,
 )
 from sanderling.model.package import MANIFEST, Package
+from sanderling.model.text import TextSpec
 from sanderling.run.engines import DEFAULT_ENGINE, engine
 from sanderling.run.engines.base import EngineOptions, Optimization
 
@@ -62,6 +63,7 @@ class Inspection(BaseModel):
         macs: multiply–accumulates of one run, every dynamic axis taken as 1.
         peak_activation_bytes: most bytes of inputs and intermediate tensors alive at once.
         compute_density: MACs per byte of weights and outputs moved.
+        text: what a language model reads and writes; costs are those of one token without a past.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -78,6 +80,7 @@ class Inspection(BaseModel):
     compute_density: float
     heaviest: tuple[HeavyNode, ...]
     findings: tuple[Finding, ...]
+    text: TextSpec | None = None
 
 
 def inspect(path: str | Path, *, shapes: Mapping[str, Sequence[int]] | None = None) -> Inspection:
@@ -92,10 +95,10 @@ def inspect(path: str | Path, *, shapes: Mapping[str, Sequence[int]] | None = No
         ModelError: the file cannot be read.
         PackageError: the package is broken.
     """
-    file = Path(path)
+    file, text = Path(path), None
     if (file / MANIFEST).is_file() or file.name.endswith((".sdl", ".sdl.zip")):
         package = Package.open(file)
-        file = package.file(package.variant().file)
+        file, text = package.file(package.variant().file), package.manifest.text
     model = lifted(read_graph(file))
     _fix(model, shapes or {})
     cost = graph_cost(model)
@@ -118,6 +121,7 @@ def inspect(path: str | Path, *, shapes: Mapping[str, Sequence[int]] | None = No
             if node.macs
         ),
         findings=tuple(_findings(model, cost, file)),
+        text=text,
     )
 
 

@@ -18,19 +18,18 @@ from sanderling.core.errors import EngineError, OptionError, first_line
 from sanderling.core.machine import Machine, describe_machine, usable_cores
 from sanderling.core.progress import Event, Progress, Silent
 from sanderling.core.statistics import percentiles
-from sanderling.measure.perplexity import encoded, perplexity
-from sanderling.measure.text_golden import load_variant
+from sanderling.measure.perplexity import text_perplexity
 from sanderling.measure.texts import default_texts, read_texts
 from sanderling.model.manifest import Latency
 from sanderling.model.package import Package
 from sanderling.model.text import TextSpec
 from sanderling.run.text.base import TextModel
 from sanderling.run.text.engines import text_engine
+from sanderling.run.text.loading import load_model
 
 PREFILL_TOKENS = 512
 TTFT_TOKENS = 32
 SHORT_CONTEXT = 16
-SCORED_TOKENS = 512
 _MEMORY_STEPS = 16
 _TIMEOUT_S = 600
 _UNIT_BYTES = 1 if sys.platform == "darwin" else 1024  # of ru_maxrss
@@ -113,13 +112,13 @@ def bench_text(
     progress = progress or Silent()
     chosen = [package.variant(name) for name in variants] or list(package.manifest.variants)
     written = read_texts(texts) if texts else default_texts()
-    models = {variant.id: load_variant(package, variant, threads=threads) for variant in chosen}
+    models = {variant.id: load_model(package, variant, threads=threads) for variant in chosen}
     progress.stage("measure speed", rounds)
     timings = time_models(models, rounds=rounds, progress=progress)
     progress.stage("measure perplexity", len(chosen))
     predicted = {}
     for name, model in models.items():
-        predicted[name] = {title: _perplexity(model, title, text) for title, text in written.items()}
+        predicted[name] = {title: text_perplexity(model, title, text)[0] for title, text in written.items()}
         model.close()
         progress.advance()
     progress.stage("measure memory", len(chosen))
@@ -239,12 +238,6 @@ def _summary(turns: Sequence[_Turn]) -> TextTiming:
         ttft_ms=1e3 * float(np.median([turn.ttft_s for turn in turns])),
         inter_token_ms=Latency(p50=told["p50"], p95=told["p95"], p99=told["p99"]),
     )
-
-
-def _perplexity(model: TextModel, title: str, text: str) -> float:
-    tokens = min(SCORED_TOKENS, model.spec.context_length)
-    ids = encoded(model, title, text, tokens=tokens, vocabulary=model.spec.vocabulary)
-    return perplexity(model.score(ids))
 
 
 def _measure(request: str) -> int:

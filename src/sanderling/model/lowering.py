@@ -28,6 +28,7 @@ from sanderling.model.shapes import Shape
 
 _OPSET = 13
 _IR_VERSIONS = {13: 7, 18: 8}  # of the ONNX release that brought the opset
+_AXES_ARE_INPUTS = 18  # of all reductions, since this opset
 _SMALL_BOUND = 1e-4
 _REDUCTIONS = ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "Sum", "SumSquare")
 _CHANGED_DEFAULTS = ("RoiAlign",)  # operators that say the same since opset 13, and mean another thing
@@ -187,6 +188,26 @@ def explicit_axes(model: onnx.ModelProto) -> onnx.ModelProto:
                 replacement("ReduceSum", node, [node.input[0], graph.add(np.array(axes, np.int64))], keepdims=keepdims)
             ]
         return [replacement(node.op_type, node, [node.input[0]], axes=axes, keepdims=keepdims)]
+
+    return rewritten(model, rewrite)
+
+
+def norms_as_sums(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Write ReduceL1 as a sum of absolute values, and ReduceL2 as the root of a sum of squares, from opset 18 on.
+
+    Ensures: neither is left in such an opset.
+
+    Source: ONNX operators ReduceL1 and ReduceL2.
+    """
+
+    def rewrite(node: onnx.NodeProto, graph: GraphView) -> list[onnx.NodeProto] | None:
+        if node.op_type not in ("ReduceL1", "ReduceL2") or graph.opset < _AXES_ARE_INPUTS:
+            return None
+        part, axes = Parts(node, graph), list(node.input[1:])
+        attributes = {item.name: helper.get_attribute_value(item) for item in node.attribute}
+        if node.op_type == "ReduceL1":
+            return part.finished(part("ReduceSum", [part("Abs", [node.input[0]]), *axes], **attributes))
+        return part.finished(part("Sqrt", [part("ReduceSumSquare", [node.input[0], *axes], **attributes)]))
 
     return rewritten(model, rewrite)
 
@@ -409,6 +430,7 @@ TARGETS: dict[str, tuple[Callable[[onnx.ModelProto], onnx.ModelProto], ...]] = {
         lift_constants,
         partial(compose_activations, operators=("Gelu", "Mish")),
         partial(opset_within, newest=18),
+        norms_as_sums,
         drop_unread,
     ),
 }

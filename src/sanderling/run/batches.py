@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from itertools import accumulate
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from sanderling.core.errors import EngineError, ModelError, TensorError
 from sanderling.core.tensor import Array, Feeds, TensorSpec
@@ -22,11 +25,12 @@ class TensorPool:
     def __init__(self, size: int) -> None:
         self.held_bytes = 0
         self._size = size
-        self._free: dict[tuple[tuple[int, ...], str], list[Array]] = {}
+        self._free: dict[tuple[tuple[int, ...], np.dtype[Any]], list[Array]] = {}
         self._lock = threading.Lock()
 
-    def take(self, shape: tuple[int, ...], dtype: str) -> Array:
+    def take(self, shape: tuple[int, ...], dtype: npt.DTypeLike) -> Array:
         """A buffer with any content."""
+        dtype = np.dtype(dtype)
         with self._lock:
             kept = self._free.get((shape, dtype))
             if kept:
@@ -38,7 +42,7 @@ class TensorPool:
     def give_back(self, buffer: Array) -> None:
         """Keep a buffer for later, unless there are enough."""
         with self._lock:
-            kept = self._free.setdefault((buffer.shape, buffer.dtype.name), [])
+            kept = self._free.setdefault((buffer.shape, buffer.dtype), [])
             if len(kept) < self._size:
                 kept.append(buffer)
                 self.held_bytes += buffer.nbytes
@@ -102,7 +106,7 @@ class Rows:
         copied = 0
         for spec in self.inputs:
             parts = [each[spec.name] for each in feeds]
-            buffer = pool.take((call_rows, *parts[0].shape[1:]), parts[0].dtype.name)
+            buffer = pool.take((call_rows, *parts[0].shape[1:]), parts[0].dtype)
             at = 0
             for part in parts:
                 buffer[at : at + len(part)] = part
@@ -118,7 +122,7 @@ class Rows:
         Raises:
             EngineError: an output has fewer rows.
         """
-        ends = np.cumsum(counts).tolist()
+        ends = list(accumulate(counts))
         for name, array in outputs.items():
             if len(array) < ends[-1]:
                 raise EngineError(

@@ -32,7 +32,7 @@ from sanderling.run.results import Outputs
 from sanderling.run.served import Batch, Served, failure_of
 from sanderling.run.short_calls import ShortCalls
 from sanderling.run.streams import Streams
-from sanderling.run.tickets import ALONE, Call, Fate, Ticket, deliver, late, ticket_of
+from sanderling.run.tickets import ALONE, Call, Fate, Ticket, TicketFuture, deliver, late, ticket_of
 
 FATES = ("requests", "completed", "completed late", "failed", "late", "rejected", "cancelled")
 DRAIN_S = 10.0
@@ -235,9 +235,8 @@ class Runtime:
             self._accept(ticket, now_ms, inline=False, wait=wait, visit=visit)
             if call.stream is not ALONE:
                 ticket.link = self._streams.join((call.stream, priority))
-        future = ticket.future
+            future = ticket.future
         assert future is not None
-        future.add_done_callback(lambda future: self._cancelled(ticket) if future.cancelled() else None)
         return future
 
     def run_short(self) -> bool:
@@ -253,11 +252,11 @@ class Runtime:
             self._tell_dropped()
             if batch is None:
                 return False
-            begun_s = time.thread_time()
+            begun_s = self._short.begin(batch.dispatch.model)
             self._execute(batch, wakes=False)
-            now_ms = self._now_ms()
-            self._short.observe(batch.dispatch.model, (time.thread_time() - begun_s) * 1e3, now_ms)
-            if now_ms >= end_ms:
+            if begun_s is not None:
+                self._short.observe(batch.dispatch.model, (time.thread_time() - begun_s) * 1e3, now_ms=self._now_ms())
+            if self._now_ms() >= end_ms:
                 return self._dispatcher.waiting > 0
 
     def switch(self, name: str, lane: int, reason: str) -> None:
@@ -407,7 +406,7 @@ class Runtime:
             dispatch = self._dispatcher.next(now_ms)
             if dispatch is not None:
                 return self._begin(dispatch, is_runners=False)
-        ticket.future = Future()
+        ticket.future = Future() if inline else TicketFuture(ticket, self._cancelled)
         if visit is None or not self._is_short(ticket.model, now_ms):
             self._wake()
         else:
@@ -721,12 +720,13 @@ class Runtime:
         """Give a request that was settled its result, after those before it in its stream."""
         future, link = ticket.future, ticket.link
         ticket.forget_arrays()
+        if isinstance(future, TicketFuture):
+            ticket.future = None  # which holds the ticket
         if future is None:
             ticket.outcome = outcome
         elif link is None:
             deliver(future, outcome)
         else:
-            ticket.future = None  # which holds the ticket by its callback
             self._streams.settle(link, partial(deliver, future, outcome))
 
     def _tell_dropped(self) -> None:

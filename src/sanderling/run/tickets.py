@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from concurrent.futures import Future, InvalidStateError
 from typing import Literal, NamedTuple
 
@@ -73,6 +73,28 @@ class Ticket(Request):
     def forget_arrays(self) -> None:
         """Let go of the caller's arrays, which nobody reads any more."""
         self.call = _NOTHING
+
+
+class TicketFuture(Future[Outputs]):
+    """What the caller of a request waits for.
+
+    Args:
+        ticket: of the request.
+        cancelled: told when its caller has cancelled it.
+    """
+
+    def __init__(self, ticket: Ticket, cancelled: Callable[[Ticket], None]) -> None:
+        super().__init__()
+        self._ticket = ticket
+        self._cancelled = cancelled
+
+    def cancel(self) -> bool:
+        """Cancel the request, unless it runs already or is done."""
+        was_cancelled = self.cancelled()
+        is_cancelled = super().cancel()
+        if is_cancelled and not was_cancelled:
+            self._cancelled(self._ticket)
+        return is_cancelled
 
 
 def ticket_of(request: Request) -> Ticket:

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -168,18 +169,19 @@ class ServedModel:
         return Finished(
             self.name,
             self.version,
-            ok=True,
-            queue_ms=outputs.queue_ms,
-            compute_ms=outputs.compute_ms,
-            total_ms=total_ms,
-            rows=rows,
-            batch_rows=outputs.batch_rows,
-            batch_requests=outputs.batch_requests,
-            lane=outputs.lane,
-            device=_device(outputs.lane),
-            precision=self._precisions.get(outputs.variant, outputs.variant),
-            stale=outputs.stale,
-            tripped=outputs.tripped,
+            True,
+            "",
+            outputs.queue_ms,
+            outputs.compute_ms,
+            total_ms,
+            rows,
+            outputs.batch_rows,
+            outputs.batch_requests,
+            outputs.lane,
+            _device(outputs.lane),
+            self._precisions.get(outputs.variant, outputs.variant),
+            outputs.stale,
+            outputs.tripped,
         )
 
     def note(self, error: BaseException | None) -> None:
@@ -525,6 +527,7 @@ def _rows(feeds: Feeds) -> int:
     return len(first) if first is not None and first.ndim else 1
 
 
+@lru_cache
 def _device(lane: str) -> str:
     """The device of a lane such as ``openvino/gpu:0/int8``."""
     return lane.split("/", 1)[-1].rsplit("/", 1)[0]

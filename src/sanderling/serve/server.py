@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import signal
 import sys
 from collections.abc import Callable, Iterable
@@ -228,6 +229,8 @@ def serve(settings: Settings, *, started: Callable[[Server], None] | None = None
         UnavailableError: an extra is not installed.
     """
     raise_file_limit()
+    gc.collect()
+    gc.freeze()  # what was imported stays: looking through it again and again would hold up requests
     with asyncio.Runner(loop_factory=_new_loop) as runner:
         runner.run(_serve(settings, started))
 

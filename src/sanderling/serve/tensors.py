@@ -42,6 +42,7 @@ _KINDS: dict[str, tuple[set[type], str]] = {
 }
 _LENGTH = struct.Struct("<I")
 _SLICE = 64 * 1024  # elements that are converted between two chances for other threads
+_COPIED_BYTES = 4096  # of a tensor whose copy costs less than a view
 MOST_AXES = 32
 _MOST_ELEMENTS = 2**59  # of eight bytes; NumPy counts an axis of 0 as 1 here
 
@@ -93,10 +94,12 @@ def element_count(name: str, shape: object) -> int:
         raise TensorError(f"tensor '{name}' has shape {_cut(shape)}: expected a list of whole numbers ≥ 0")
     if len(shape) > MOST_AXES:
         raise TensorError(f"tensor '{name}' has {len(shape)} axes: at most {MOST_AXES} are taken")
+    most = 1
     for size in shape:
         if type(size) is not int or size < 0:
             raise TensorError(f"tensor '{name}' has {_cut(size)} in its shape: expected whole numbers ≥ 0")
-    if math.prod(max(size, 1) for size in shape) > _MOST_ELEMENTS:
+        most *= size or 1
+    if most > _MOST_ELEMENTS:
         raise TensorError(f"tensor '{name}' has shape {_cut(list(shape))}, which is more than memory holds")
     return math.prod(shape)
 
@@ -125,14 +128,14 @@ def decode_binary(name: str, datatype: str, shape: Sequence[int], data: Buffer) 
         raise TensorError(
             f"tensor '{name}' has {len(data)} bytes: expected {size_bytes} for {datatype} of shape {list(shape)}"
         )
-    array = np.frombuffer(data, dtype).reshape(shape)
+    array: Array = np.ndarray(shape, dtype, data)
     if datatype == "BOOL" and count and array.view(np.uint8).max() > 1:
         raise TensorError(f"tensor '{name}' of BOOL has a byte that is neither 0 nor 1")
     return array if array.flags.aligned else array.copy()
 
 
 def encode_binary(array: Array) -> Buffer:
-    """The bytes of an array's elements, little-endian, row by row; a view where the array is contiguous.
+    """The bytes of an array's elements, little-endian, row by row; a view where the array is large and contiguous.
 
     Args:
         array: of numbers, or of ``str`` or ``bytes``.
@@ -143,6 +146,8 @@ def encode_binary(array: Array) -> Buffer:
     if array.dtype.kind in "OUS":
         return b"".join(_LENGTH.pack(len(item)) + item for item in _byte_strings(array))
     datatype_of(array.dtype)
+    if array.nbytes <= _COPIED_BYTES:
+        return array.tobytes()
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
 
 

@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict
 from sanderling.core.machine import Machine
 from sanderling.core.progress import Event
 from sanderling.measure.latency import Timing
+from sanderling.measure.remote.results import DeviceBench
 from sanderling.model.manifest import Accuracy
 from sanderling.workshop.optimize.simplify import PassRecord
 
@@ -191,7 +192,11 @@ class VariantEvidence(_Record):
 
 
 class Evidence(_Record):
-    """The file."""
+    """The file.
+
+    Attributes:
+        devices: what ``sanderling bench --on`` measured since, by the device's name.
+    """
 
     machine: Machine
     options: dict[str, Any]
@@ -207,3 +212,4 @@ class Evidence(_Record):
     choice: str
     stage_seconds: dict[str, float]
     events: tuple[Event, ...]
+    devices: dict[str, DeviceBench] = {}

@@ -1,4 +1,4 @@
-"""Each pass against ONNX Runtime: the lowered graph computes the same, and is of opset 13."""
+"""Each pass against ONNX Runtime: the lowered graph computes the same, in opset 13, or for Ascend in 18 at most."""
 
 from __future__ import annotations
 
@@ -236,3 +236,30 @@ def test_axes_that_are_computed_are_refused():
 def test_unknown_target_is_told_with_the_known():
     with pytest.raises(OptionError, match=rf"unknown target 'warp': available are {next(iter(TARGETS))}"):
         lower(conv_classifier(), "warp")
+
+
+ASCEND = {
+    "Gelu": one("Gelu", opset=20),
+    "Mish": one("Mish"),
+    "Relu of a newer opset": one("Relu", opset=22),
+    "ReduceL1": one("ReduceL1", output=("N", 1), weights={"axes": np.array([1], np.int64)}),
+    "ReduceL2": one("ReduceL2", output=("N",), weights={"axes": np.array([-1], np.int64)}, keepdims=0),
+    "ReduceL2 of everything": one("ReduceL2", output=(1, 1)),
+    "ReduceL2 of an older opset": one("ReduceL2", output=("N", 1), opset=17, axes=[1]),
+}
+
+
+@pytest.mark.parametrize("case", ASCEND)
+def test_graph_for_ascend_computes_the_same_in_opset_18_or_older(case):
+    feeds = {"x": random_arrays({"x": (3, 4)}, seed=4)["x"]}
+    lowered = lower(ASCEND[case], "ascend")
+    onnx.checker.check_model(lowered)
+    assert opset_of(lowered) <= 18
+    assert {"Gelu", "Mish"}.isdisjoint(operators(lowered))
+    assert opset_of(lowered) < 18 or {"ReduceL1", "ReduceL2"}.isdisjoint(operators(lowered))
+    want, got = run_directly(ASCEND[case], feeds)["y"], run_directly(lowered, feeds)["y"]
+    np.testing.assert_allclose(got, want, rtol=1e-6, atol=1e-6)
+
+
+def test_what_ascend_knows_stays_for_it():
+    assert operators(lower(CASES["HardSwish"], "ascend")) == {"HardSwish": 1}

@@ -50,12 +50,11 @@ class _Inference:
         return await self._run(model, read, is_pinned=bool(version))
 
     async def _run(self, model: ServedModel, request: InferRequest, *, is_pinned: bool) -> Response:
-        wanted = {output.name: output.place for output in request.outputs if output.place is not None}
-        places = OutputPlaces(wanted, model.session, request.feeds, self._services.memory)
+        places = OutputPlaces(request.places, model.session, request.feeds, self._services.memory)
         future = self._services.plane.submit(
             model,
             request.feeds,
-            outputs=[output.name for output in request.outputs],
+            outputs=request.names,
             deadline_ms=request.deadline_ms,
             priority=request.priority,
             buffers=places.buffers,

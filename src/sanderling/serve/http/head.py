@@ -24,6 +24,8 @@ class Head:
         named: by name; the last one where a name is there twice.
         length: of the body; 0 without one.
         chunked: the body comes in chunks.
+        encoding: of the body, such as ``gzip``; empty for none.
+        expects_continue: the client waits to be told that its body is wanted.
         keep_alive: the client will use the connection again.
         model: and version, of an inference request; None for any other request.
         json_length: of an inference request with tensors as bytes, where those begin.
@@ -32,6 +34,8 @@ class Head:
 
     __slots__ = (
         "chunked",
+        "encoding",
+        "expects_continue",
         "headers",
         "json_length",
         "keep_alive",
@@ -55,6 +59,8 @@ class Head:
         self.keep_alive = True
         self.version = "1.1"
         self.model: tuple[str, str] | None = None
+        self.encoding = b""
+        self.expects_continue = False
         self.json_length: int | None = None
         self.timeout_us: int | None = None
         self.parser: httptools.HttpRequestParser
@@ -68,11 +74,6 @@ class Head:
     def query(self) -> bytes:
         """What stands behind the question mark."""
         return self.target.partition(b"?")[2]
-
-    @property
-    def expects_continue(self) -> bool:
-        """Whether the client waits to be told that its body is wanted."""
-        return self.named.get(b"expect", b"").lower() == b"100-continue"
 
     def whole(self, name: bytes) -> int | None:
         """A header with a whole number.
@@ -135,6 +136,9 @@ def parse_head(data: bytes, limits: Limits, receiver: Head | None = None) -> Hea
         head.chunked = True
     else:
         head.length = head.whole(b"content-length") or 0
+    encoding = head.named.get(b"content-encoding", b"").strip().lower()
+    head.encoding = b"" if encoding == b"identity" else encoding
+    head.expects_continue = head.named.get(b"expect", b"").lower() == b"100-continue"
     found = _INFER.fullmatch(head.path) if head.method == "POST" else None
     if found:
         head.model = _text(found[1]), _text(found[2] or b"")

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import CancelledError, Future
+from types import MappingProxyType
 from typing import TYPE_CHECKING, TypeVar
 
 from sanderling.core.errors import SanderlingError
-from sanderling.core.tensor import Feeds
 from sanderling.run.results import Outputs
 from sanderling.serve.data_plane import ServedModel, explained
 from sanderling.serve.http.body import unpack
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from sanderling.serve.http.protocol import Connection
 
 Result = TypeVar("Result")
+_NOTHING: Mapping[str, int] = MappingProxyType({})
 _JOINED_BYTES = 8192  # an answer up to this size goes out as one piece, which costs less than a list of them
 _JSON = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n"
 _BINARY = (
@@ -48,13 +49,12 @@ class InferExchange:
         self._is_over = False
         self._model: ServedModel
         self._request: InferRequest
-        self._places: OutputPlaces
+        self._places: OutputPlaces | None = None
 
     def start(self, body: memoryview) -> None:
         """Answer the request, whose body has come."""
-        encoding = self._head.named.get(b"content-encoding", b"").strip().lower()
-        if encoding and encoding != b"identity":
-            self._unpack(body, encoding)
+        if self._head.encoding:
+            self._unpack(body, self._head.encoding)
         else:
             self._take(body)
 
@@ -95,7 +95,7 @@ class InferExchange:
 
         def run(request: InferRequest) -> None:
             if request.deadline_ms is not None:
-                request.deadline_ms -= (clock() - since_s) * 1e3
+                request = request._replace(deadline_ms=request.deadline_ms - (clock() - since_s) * 1e3)
             self._run(lambda: request)
 
         self._aside(lambda: self._read(body), run)
@@ -112,25 +112,25 @@ class InferExchange:
             name, version = self._target
             self._model = model = plane.model(name, version)
             self._request = request = read()
-            places = {output.name: output.place for output in request.outputs if output.place is not None}
-            self._places = OutputPlaces(places, model.session, request.feeds, memory)
-            self._future = self._submit(request.feeds, pinned=bool(version))
+            if request.places:
+                self._places = OutputPlaces(request.places, model.session, request.feeds, memory)
+            self._future = self._submit(request, pinned=bool(version))
         except Exception as error:  # noqa: BLE001 - the client is told, and the server goes on
             self._fail(error)
             return
         server.completions.watch(self._future, self._received)
 
-    def _submit(self, feeds: Feeds, *, pinned: bool) -> Future[Outputs]:
-        request = self._request
-        return self._connection.server.services.plane.submit(
+    def _submit(self, request: InferRequest, *, pinned: bool) -> Future[Outputs]:
+        server = self._connection.server
+        return server.services.plane.submit(
             self._model,
-            feeds,
-            outputs=[output.name for output in request.outputs],
+            request.feeds,
+            outputs=request.names,
             deadline_ms=request.deadline_ms,
             priority=request.priority,
-            buffers=self._places.buffers,
+            buffers=self._places.buffers if self._places is not None else None,
             pinned=pinned,
-            visit=self._connection.server.completions.visit,
+            visit=server.completions.visit,
         )
 
     def _received(self, future: Future[Outputs]) -> None:
@@ -149,7 +149,8 @@ class InferExchange:
         self._finish(written)
 
     def _written(self, outputs: Outputs) -> tuple[bytes, list[Buffer]]:
-        return write_response(self._model, self._request, outputs, self._places.write(outputs))
+        placed = self._places.write(outputs) if self._places is not None else _NOTHING
+        return write_response(self._model, self._request, outputs, placed)
 
     def _finish(self, written: tuple[bytes, list[Buffer]]) -> None:
         self._is_over = True

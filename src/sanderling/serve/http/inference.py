@@ -10,7 +10,10 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
 
 from sanderling.core.errors import TensorError
 from sanderling.core.tensor import Array
@@ -71,27 +74,35 @@ class _Plan(NamedTuple):
 
     inputs: tuple[_PlannedInput, ...]
     outputs: tuple[WantedOutput, ...]
+    names: tuple[str, ...]
+    places: Mapping[str, Place]
     identifier: str
     all_binary: bool
+    is_binary: bool
     parameters: Mapping[str, Any]
     priority: int
 
 
-@dataclass(slots=True)
-class InferRequest:
+class InferRequest(NamedTuple):
     """What a client asks for.
 
     Attributes:
         outputs: empty for all of them.
+        names: of the outputs.
+        places: of those that are written to shared memory.
         all_binary: of outputs that are not named.
+        is_binary: whether every output comes as bytes, and as it is.
         deadline_ms: from now; None without one.
         priority: as of ``Session.run``.
     """
 
     feeds: dict[str, Array]
     outputs: Sequence[WantedOutput] = ()
+    names: Sequence[str] = ()
+    places: Mapping[str, Place] = MappingProxyType({})
     identifier: str = ""
     all_binary: bool = False
+    is_binary: bool = False
     deadline_ms: float | None = None
     priority: int = 0
 
@@ -120,10 +131,13 @@ def read_request(
     return InferRequest(
         _bind(plan.inputs, body[length:], memory),
         plan.outputs,
+        plan.names,
+        plan.places,
         plan.identifier,
-        all_binary=plan.all_binary,
-        deadline_ms=read_deadline_ms(plan.parameters, left_ms),
-        priority=plan.priority,
+        plan.all_binary,
+        plan.is_binary,
+        read_deadline_ms(plan.parameters, left_ms),
+        plan.priority,
     )
 
 
@@ -163,24 +177,23 @@ def write_response(
     Raises:
         TensorError: an output cannot be written the way that was asked for.
     """
-    wanted = request.outputs or [WantedOutput(name, request.all_binary) for name in outputs]
-    is_plain = not (request.identifier or outputs.stale or outputs.tripped)
-    if is_plain and all(each.binary and not each.classes and each.place is None for each in wanted):
-        arrays = [outputs[each.name] for each in wanted]
-        said = tuple([(each.name, _datatype(array), array.shape) for each, array in zip(wanted, arrays, strict=True)])
-        tails = [encode_binary(array) for array in arrays]
+    if not (request.identifier or outputs.stale or outputs.tripped) and request.is_binary:
+        names = request.names or outputs
+        tails = [encode_binary(outputs[name]) for name in names]
+        said = tuple([(name, outputs[name].dtype, outputs[name].shape) for name in names])
         return _kept_text(model.name, model.version, said, tuple(map(len, tails))), tails
+    wanted = request.outputs or [WantedOutput(name, request.all_binary) for name in outputs]
     return _written(model, request, outputs, wanted, written)
 
 
 @lru_cache(_KEPT_PLANS)
 def _kept_text(
-    name: str, version: str, said: tuple[tuple[str, str, tuple[int, ...]], ...], sizes: tuple[int, ...]
+    name: str, version: str, said: tuple[tuple[str, np.dtype[Any], tuple[int, ...]], ...], sizes: tuple[int, ...]
 ) -> bytes:
     """The JSON of an answer whose tensors all come as bytes; a model's answers mostly say the same."""
     entries = [
-        {"name": output, "datatype": datatype, "shape": shape, "parameters": {"binary_data_size": size}}
-        for (output, datatype, shape), size in zip(said, sizes, strict=True)
+        {"name": output, "datatype": _datatype(dtype), "shape": shape, "parameters": {"binary_data_size": size}}
+        for (output, dtype, shape), size in zip(said, sizes, strict=True)
     ]
     return _compact({"model_name": name, "model_version": version, "outputs": entries})
 
@@ -198,7 +211,7 @@ def _written(
         array = outputs[each.name]
         if each.classes:
             array = classified(array, each.classes, model.session.manifest.labels)
-        entry: dict[str, Any] = {"name": each.name, "datatype": _datatype(array), "shape": array.shape}
+        entry: dict[str, Any] = {"name": each.name, "datatype": _datatype(array.dtype), "shape": array.shape}
         if each.place is not None:
             entry["parameters"] = _place_parameters(each.place, written[each.name])
         elif each.binary:
@@ -228,8 +241,8 @@ def _compact(content: object) -> bytes:
     return json.dumps(content, separators=(",", ":"), allow_nan=False).encode()
 
 
-def _datatype(array: Array) -> str:
-    return "BYTES" if array.dtype.kind in "OUS" else datatype_of(array.dtype)
+def _datatype(dtype: np.dtype[Any]) -> str:
+    return "BYTES" if dtype.kind in "OUS" else datatype_of(dtype)
 
 
 def _plan(text: memoryview | bytes) -> _Plan:
@@ -244,11 +257,16 @@ def _plan(text: memoryview | bytes) -> _Plan:
     if not isinstance(identifier, str):
         raise RequestError(f"'id' is a {type(identifier).__name__}: expected a string")
     all_binary = _flag(parameters, "binary_data_output")
+    planned = tuple(map(_planned_input, inputs))
+    outputs = tuple(_wanted(content.get("outputs"), binary=all_binary))
     return _Plan(
-        tuple(map(_planned_input, inputs)),
-        tuple(_wanted(content.get("outputs"), binary=all_binary)),
+        planned,
+        outputs,
+        tuple(output.name for output in outputs),
+        {output.name: output.place for output in outputs if output.place is not None},
         identifier,
         all_binary,
+        all(each.binary and not each.classes and each.place is None for each in outputs) if outputs else all_binary,
         parameters,
         read_priority(parameters),
     )

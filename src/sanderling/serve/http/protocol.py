@@ -65,6 +65,7 @@ class Connection(asyncio.BufferedProtocol):
         "_exchange",
         "_head",
         "_held_bytes",
+        "_is_paused",
         "_is_pumping",
         "_keep_alive",
         "_rest",
@@ -89,6 +90,7 @@ class Connection(asyncio.BufferedProtocol):
         self._keep_alive = True
         self._is_pumping = False
         self._held_bytes = 0
+        self._is_paused = False
 
     @property
     def is_idle(self) -> bool:
@@ -151,8 +153,9 @@ class Connection(asyncio.BufferedProtocol):
             self._rest = self._rest + came if self._rest else came
             if self._state is not _State.BUSY:
                 self._pump()
-            if self._must_wait and len(self._rest) > self.server.limits.header_bytes:
+            if self._rest and self._must_wait and len(self._rest) > self.server.limits.header_bytes:
                 self.transport.pause_reading()
+                self._is_paused = True
 
     @property
     def _must_wait(self) -> bool:
@@ -212,7 +215,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         self._state = _State.HEAD
         self._wait(self.server.limits.header_s if self._rest else self.server.limits.idle_s)
-        if not self._is_pumping:
+        if not self._is_pumping and (self._rest or self._is_paused):
             self._go_on()
 
     def fail(self, error: BaseException) -> None:
@@ -231,7 +234,8 @@ class Connection(asyncio.BufferedProtocol):
     def _go_on(self) -> None:
         """Take what has waited, and read again."""
         self._pump()
-        if not self._must_wait and not self.transport.is_closing() and not self.transport.is_reading():
+        if self._is_paused and not self._must_wait and not self.transport.is_closing():
+            self._is_paused = False
             self.transport.resume_reading()
 
     def _pump(self) -> None:
@@ -289,10 +293,13 @@ class Connection(asyncio.BufferedProtocol):
         if isinstance(head, ChunkedHead) and head.chunked:
             self._chunks, self._state = head, _State.CHUNKS
         else:
-            self._body = self.server.bodies.take(head.length, head.json_length or 0)
+            self._body = body = self.server.bodies.take(head.length, head.json_length or 0)
             if head.length:
-                self._rest = self._rest[self._body.put(self._rest) :]
+                self._rest = self._rest[body.put(self._rest) :]
             self._state = _State.BODY
+            if body.is_whole:
+                self._begin(body.data)
+                return True
         if head.expects_continue and not self._rest and not (self._body and self._body.filled):
             self.send([answers.CONTINUE])
         return True

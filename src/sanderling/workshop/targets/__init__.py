@@ -10,6 +10,7 @@ from sanderling.workshop.targets.base import Target
 TARGETS = {
     "harmonyos": "harmonyos",
     "ascend": "ascend",
+    "openharmony": "openharmony",
     "openvino": "openvino_",
     "ort": "ort_",
     "rknn": "rknn_",

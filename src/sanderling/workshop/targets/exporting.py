@@ -111,7 +111,7 @@ def _record(
         "target": found.name,
         "device": device,
         "variants": list(variants),
-        "options": dict(options),
+        "options": {name: _without_folder(value) for name, value in options.items()},
         "package": {"name": package.manifest.name, "manifest_sha256": sha256_of(package.path / MANIFEST)},
         "tool": exported.tool,
         "proofs": [asdict(proof) for proof in exported.proofs],
@@ -125,6 +125,11 @@ def _record(
             for name, path in named.items()
         },
     }
+
+
+def _without_folder(value: str) -> str:
+    """A value of an option; of a file or folder only its name, so that no record names a user's disk."""
+    return Path(value).name if Path(value).exists() else value
 
 
 def _write(record: Mapping[str, Any], folder: Path) -> None:

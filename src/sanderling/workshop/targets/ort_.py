@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-import logging
 import platform
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from importlib import metadata
 from pathlib import Path
-from typing import Any
 
 import onnx
 
-from sanderling.core.errors import EngineError, OptionError, first_line
+from sanderling.core.errors import OptionError
 from sanderling.model.package import Package
-from sanderling.model.plan import OptimizationName
 from sanderling.run.engines import engine
 from sanderling.run.engines.base import EngineOptions
+from sanderling.run.ort_format import list_operators, write_ort
 from sanderling.workshop.targets.base import Exported, ExportRequest, Refusal, Tool, chosen_variant
 from sanderling.workshop.targets.proving import engine_refusals, golden_proof
 
 _STYLES = ("fixed", "runtime")
 _SWITCH = ("on", "off")
-_CONFIG = "required_operators.config"
+OPERATORS = "required_operators.config"
 
 
 class Ort:
@@ -55,15 +53,24 @@ class Ort:
         file = request.folder / f"{Path(variant.file).stem}.ort"
         request.progress.stage("write .ort")
         source = request.package.file(variant.file)
-        _convert(source, file, request.device, variant.optimization, style)
-        _list_operators(source, file, request, variant.optimization, style=style, types=types)
+        write_ort(source, file, request.device, variant.optimization, style)
+        files = [file]
+        if style == "runtime":  # operators before and after the optimisations that wait are both needed
+            files.append(request.folder / "applied.ort")
+            write_ort(source, files[1], request.device, variant.optimization)
+        list_operators(files, request.folder / OPERATORS, types=types)
+        for extra in files[1:]:
+            extra.unlink()
         request.progress.stage("run golden vectors", len(request.package.golden()))
         version = metadata.version("onnxruntime")
         with closing(engine("onnxruntime").load(file, EngineOptions(threads=1))) as executable:
             on = f"ONNX Runtime {version} on {platform.machine()}"
             proof = golden_proof(executable, request.package, variant.id, on=on)
         return Exported(
-            files={file.name: f"variant '{variant.id}', optimised for {request.device}", _CONFIG: "operators it needs"},
+            files={
+                file.name: f"variant '{variant.id}', optimised for {request.device}",
+                OPERATORS: "operators it needs",
+            },
             tool=f"onnxruntime {version}",
             proofs=(proof,),
             remaining=(
@@ -86,66 +93,8 @@ def _build_commands(version: str, *, types: bool) -> tuple[str, ...]:
     build = "./onnxruntime/build.sh --config MinSizeRel --build_shared_lib --minimal_build --disable_ml_ops"
     return (
         f"git clone --branch v{version} --recursive https://github.com/microsoft/onnxruntime",
-        f"{build} --include_ops_by_config $PWD/{_CONFIG}{reduced}",
+        f"{build} --include_ops_by_config $PWD/{OPERATORS}{reduced}",
     )
-
-
-def _convert(source: Path, file: Path, device: str, level: OptimizationName, style: str) -> None:
-    """Let ONNX Runtime optimise a graph and save it in its own format.
-
-    Raises:
-        EngineError: it could not.
-    """
-    import onnxruntime
-
-    levels = onnxruntime.GraphOptimizationLevel
-    settings = onnxruntime.SessionOptions()
-    settings.log_severity_level = 4  # errors come back as exceptions
-    settings.graph_optimization_level = {
-        "none": levels.ORT_DISABLE_ALL,
-        "basic": levels.ORT_ENABLE_BASIC,
-        "all": levels.ORT_ENABLE_ALL,
-    }[level]
-    settings.optimized_model_filepath = str(file)
-    for key, value in _entries(device, style).items():
-        settings.add_session_config_entry(key, value)
-    blocked = ["NchwcTransformer"] if device != "amd64" else []  # its blocks are those of x86-64's registers
-    try:
-        onnxruntime.InferenceSession(
-            str(source), settings, providers=["CPUExecutionProvider"], disabled_optimizers=blocked
-        )
-    except Exception as error:
-        raise EngineError(f"onnxruntime could not write {file.name}: {first_line(error)}") from error
-
-
-def _entries(device: str, style: str) -> dict[str, Any]:
-    entries = {
-        "session.save_model_format": "ORT",
-        "session.qdqisint8allowed": "1" if device == "arm64" else "0",
-    }
-    if style == "runtime":
-        entries["optimization.minimal_build_optimizations"] = "save"
-    return entries
-
-
-def _list_operators(
-    source: Path, file: Path, request: ExportRequest, level: OptimizationName, *, style: str, types: bool
-) -> None:
-    """Write the list of operators; those before and after the optimisations that wait are both needed."""
-    from onnxruntime.tools.ort_format_model import create_config_from_models
-
-    files = [file]
-    if style == "runtime":
-        applied = request.folder / "applied.ort"
-        _convert(source, applied, request.device, level, "fixed")
-        files.append(applied)
-    listed = request.folder / _CONFIG
-    logging.getLogger("ort_format_model.utils").setLevel(logging.WARNING)
-    create_config_from_models(files, listed, types)
-    lines = [line for line in listed.read_text("utf-8").splitlines() if not line.startswith("#")]  # they name our files
-    listed.write_text("\n".join([f"# Operators of {file.name}", *lines, ""]), encoding="utf-8")
-    for extra in files[1:]:
-        extra.unlink()
 
 
 TARGET = Ort()

@@ -10,6 +10,7 @@ from contextlib import closing
 from dataclasses import asdict, dataclass
 from importlib import resources
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -17,6 +18,7 @@ import onnx
 from sanderling.core.errors import OptionError
 from sanderling.core.precision import Precision
 from sanderling.core.progress import Progress
+from sanderling.core.tensor import Array, Feeds
 from sanderling.measure.samples import SampleReader, Samples
 from sanderling.model.graph import read_graph, write_graph
 from sanderling.model.manifest import Variant
@@ -79,7 +81,7 @@ class RknnNet:
         variant = request.package.variant(*self.variants(request.package, request.variant))
         plan = _plan(request, variant)
         engine("rknn")
-        with Worker(**_toolkit()) as worker, tempfile.TemporaryDirectory(prefix="sanderling-rknn-") as scratch:
+        with _toolkit() as worker, tempfile.TemporaryDirectory(prefix="sanderling-rknn-") as scratch:
             job = _Job(worker, plan, Path(scratch))
             request.progress.stage(f"build for {plan.chip}")
             with closing(job.build()) as net:
@@ -111,7 +113,7 @@ class _Plan:
     evaluation: Samples | None
     agreement_percent: float
     analysed: bool
-    call: dict[str, np.ndarray]
+    call: dict[str, Array]
 
     @property
     def is_qdq(self) -> bool:
@@ -206,7 +208,7 @@ class _Job:
             return []
         lines = []
         for index in range(min(len(samples), _MOST_SAMPLES)):
-            files = []
+            files: list[Path] = []
             for name, array in samples.one(index).items():
                 files.append(self._scratch / f"sample-{index}-{len(files)}.npy")
                 np.save(files[-1], _repeated(array, self._plan.rows))
@@ -215,7 +217,7 @@ class _Job:
         return lines
 
     def _call(self) -> list[str]:
-        files = []
+        files: list[str] = []
         for array in self._plan.call.values():
             files.append(str(self._scratch / f"call-{len(files)}.npy"))
             np.save(files[-1], array)
@@ -228,14 +230,14 @@ class _Slow:
     def __init__(self, net: IsolatedExecutable) -> None:
         self._net = net
 
-    def run(self, feeds: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    def run(self, feeds: Feeds) -> dict[str, Array]:
         """Execute once."""
         return self._net.run(feeds, timeout_s=_RUN_S)
 
 
-def _toolkit() -> dict[str, object]:
+def _toolkit() -> Worker:
     python, path = toolkit_python()
-    return {"python": python, "path": path, "module": "sanderling.run.rknn.worker"}
+    return Worker(python=python, path=path, module="sanderling.run.rknn.worker")
 
 
 def _proofs(net: FixedRows, request: ExportRequest, plan: _Plan) -> tuple[Proof, ...]:
@@ -301,7 +303,8 @@ def _write_device_files(package: Package, plan: _Plan, folder: Path) -> None:
     outputs = golden.outputs[plan.variant.id]
     arrays = {f"input/{name}": _calls_repeated(array, plan.rows) for name, array in golden.inputs.items()}
     arrays |= {f"output/{name}": _calls_repeated(array, plan.rows) for name, array in outputs.items()}
-    np.savez_compressed(folder / _GOLDEN, **arrays)
+    named: dict[str, Any] = dict(arrays)  # for the type of NumPy's own options
+    np.savez_compressed(folder / _GOLDEN, **named)
     is_float = plan.samples is None and not plan.is_qdq
     expected = {
         "net": plan.file.name,
@@ -315,11 +318,11 @@ def _write_device_files(package: Package, plan: _Plan, folder: Path) -> None:
         shutil.copyfile(source, folder / _SCRIPT)
 
 
-def _calls_repeated(array: np.ndarray, rows: int) -> np.ndarray:
+def _calls_repeated(array: Array, rows: int) -> Array:
     return np.stack([_repeated(call, rows) for call in array])
 
 
-def _repeated(array: np.ndarray, rows: int) -> np.ndarray:
+def _repeated(array: Array, rows: int) -> Array:
     """The rows, the last one repeated up to ``rows``."""
     given = len(array)
     return array if given >= rows else array[np.minimum(np.arange(rows), given - 1)]

@@ -10,11 +10,12 @@ from sanderling.serve.errors import MediaError, RequestError, TooLargeError
 from sanderling.serve.http.body import ALIGNMENT, BodyPool, SizedBody, unpack
 
 
+@pytest.mark.parametrize(("size", "alignment"), [(1000, 16), (100_000, ALIGNMENT)])
 @pytest.mark.parametrize("aligned_at", [0, 1, 37, 200])
-def test_the_first_tensor_of_a_body_is_aligned(aligned_at):
-    body = SizedBody(1000, aligned_at)
-    assert len(body.data) == 1000
-    assert (np.frombuffer(body.data, np.uint8).ctypes.data + aligned_at) % ALIGNMENT == 0
+def test_the_first_tensor_of_a_body_is_aligned(aligned_at, size, alignment):
+    body = SizedBody(size, aligned_at)
+    assert len(body.data) == size
+    assert (np.frombuffer(body.data, np.uint8).ctypes.data + aligned_at) % alignment == 0
 
 
 def test_a_body_takes_what_fits_and_no_more():

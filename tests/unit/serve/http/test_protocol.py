@@ -286,5 +286,5 @@ def test_the_tensor_that_the_model_gets_lies_in_the_body_that_came(services):
     on_connection(services, steps)
     (array,) = seen
     assert array.base is not None
-    assert array.ctypes.data % 64 == 0
+    assert array.ctypes.data % 16 == 0
     np.testing.assert_array_equal(array, IMAGE)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import onnx
 
@@ -87,23 +87,19 @@ def _operators(model: onnx.ModelProto) -> list[Refusal]:
     except ModelError as error:
         return [Refusal(entry.operator, entry.nodes, f"{entry.reason}; {error}") for entry in named]
     left = {entry.operator: entry for entry in unregistered(_NAME, written)}
-    return [*(_refusal(entry, left) for entry in named), *(_refusal(entry, left) for entry in _new(left, named))]
+    brought = [entry for operator, entry in left.items() if operator not in {each.operator for each in named}]
+    kept = {node.op_type for node in written.graph.node}
+    return [_refusal(entry, left, kept) for entry in (*named, *brought)]
 
 
-def _new(left: Mapping[str, Unregistered], named: Sequence[Unregistered]) -> list[Unregistered]:
-    """What only the rewrites brought in, as operators that the graph had are named already."""
-    before = {entry.operator for entry in named}
-    return [entry for operator, entry in left.items() if operator not in before]
-
-
-def _refusal(entry: Unregistered, left: Mapping[str, Unregistered]) -> Refusal:
+def _refusal(entry: Unregistered, left: Mapping[str, Unregistered], kept: Collection[str]) -> Refusal:
     if entry.operator in left:
-        return Refusal(entry.operator, left[entry.operator].nodes, f"{entry.reason}: atc E16002", "")
-    rewrite = "declared in opset 18, where it means the same"
+        return Refusal(entry.operator, left[entry.operator].nodes, f"{entry.reason} (atc E16002)")
+    rewrite = "written with simpler operators"
     if entry.operator in _ROUNDING:
         rewrite = "becomes AscendQuant, AscendDequant and AscendAntiQuant"
-    elif entry.reason == "not registered":
-        rewrite = "written with simpler operators"
+    elif entry.operator in kept:
+        rewrite = "declared in opset 18, where it means the same"
     return Refusal(entry.operator, entry.nodes, entry.reason, rewrite, automatic=True)
 
 

@@ -18,7 +18,7 @@ from sanderling.model.package import Package
 from sanderling.run.mindspore_lite import library
 from sanderling.workshop.targets.base import Proof
 from sanderling.workshop.targets.ms.converter import Converter, find_converter, require_tflite_writer
-from sanderling.workshop.targets.ms.quantization import kept_weights, own_activations
+from sanderling.workshop.targets.ms.quantization import kept_weights, own_activations, own_weights
 from sanderling.workshop.targets.ms.reader import Description, MsModel, describe, read
 from sanderling.workshop.targets.ms.running import opened
 from sanderling.workshop.targets.ms.writing import Shapes, write_float, write_int8
@@ -234,25 +234,27 @@ class _Export:
         yield Proof(f"{file.name}: inputs and outputs are the package's", _READER, None, None, passed=fits)
         if variant.precision is Precision.INT8:
             graph = read_graph(self.package.file(variant.file))
-            weights, activations = kept_weights(graph, model), own_activations(graph, model)
-            told = f"{file.name}: share of the variant's eight-bit weights that are in it, codes and scales"
-            yield Proof(told, _READER, weights, 1.0, passed=weights >= 1.0)
-            told = f"{file.name}: share of its eight-bit activations whose scale and zero point are the variant's"
-            yield Proof(told, _READER, activations, 1.0, passed=activations >= 1.0)
+            for what, share in (
+                ("eight-bit weights that are the variant's, by codes and scales", own_weights(graph, model)),
+                ("eight-bit activations whose scale and zero point are the variant's", own_activations(graph, model)),
+            ):
+                yield Proof(f"{file.name}: share of its {what}", _READER, share, 1.0, passed=share >= 1.0)
+            kept = f"{file.name}: share of the variant's eight-bit weights that stay in eight bits"
+            yield Proof(kept, _READER, kept_weights(graph, model), None, passed=True)
 
     def _run(self, variant: Variant, file: Path, rows: int) -> Proof:
         on = f"MindSpore Lite {library.VERSION} on {platform.machine()}"
-        with opened(file, self.package.manifest.outputs, repeats=self._repeats(rows)) as runtime:
+        with opened(file, self.package.manifest.outputs, blocks=self._blocks(rows)) as runtime:
             proof = golden_proof(runtime, self.package, variant.id, on=on)
         return Proof(f"{file.name}: {proof.what}", proof.on, proof.value, proof.limit, passed=proof.passed)
 
     def _resizes(self, variant: Variant, file: Path, rows: int) -> bool:
-        """Whether the file computes the same for one more repeat of the golden rows."""
+        """Whether the file computes the same for one more block of rows."""
         if not any(spec.dynamic_axes[:1] == (0,) for spec in self.package.manifest.inputs):
             return False
         golden, tolerance = self.package.golden(), self.package.manifest.golden.tolerance[variant.id]
         try:
-            with opened(file, self.package.manifest.outputs, repeats=self._repeats(rows) + 1) as runtime:
+            with opened(file, self.package.manifest.outputs, blocks=self._blocks(rows) + 1) as runtime:
                 wrong = wrong_outputs(runtime, golden, variant.id, tolerance)
         except SanderlingError as error:
             wrong = str(error)
@@ -260,7 +262,7 @@ class _Export:
             self.progress.event(Event(kind="not-resizable", subject=file.name, reason=wrong))
         return wrong is None
 
-    def _repeats(self, rows: int) -> int:
+    def _blocks(self, rows: int) -> int:
         own = _golden_rows(self.package)
         if rows % own:
             raise OptionError(f"batch {rows}: the golden vectors have {own} rows, of which it must be a multiple")

@@ -78,7 +78,6 @@ class MsNode:
 class MsModel:
     """A whole file."""
 
-    version: str
     tensors: tuple[MsTensor, ...]
     nodes: tuple[MsNode, ...]
     inputs: tuple[MsTensor, ...]
@@ -96,7 +95,6 @@ class Description:
             casts are not counted.
     """
 
-    version: str
     inputs: tuple[MsTensor, ...]
     outputs: tuple[MsTensor, ...]
     operators: dict[str, int]
@@ -116,7 +114,6 @@ def describe(model: MsModel) -> Description:
     for tensor in model.tensors:
         sizes[tensor.dtype] += len(tensor.data)
     return Description(
-        model.version,
         model.inputs,
         model.outputs,
         dict(Counter(node.operator for node in model.nodes).most_common()),
@@ -157,12 +154,13 @@ def _root(data: bytes) -> Fields:
 def _model(data: bytes) -> MsModel:
     root = _root(data)
     tensors = tuple(_tensor(fields) for fields in root.tables(7))
+    nodes = tuple(_node(fields) for fields in root.tables(6))
+    given, returned = root.numbers(3), root.numbers(4)
+    named = {*given, *returned, *(place for node in nodes for place in (*node.inputs, *node.outputs))}
+    if not all(0 <= place < len(tensors) for place in named):
+        raise ValueError(f"it names tensors that are not among its {len(tensors)}")
     return MsModel(
-        root.text(1),
-        tensors,
-        tuple(_node(fields) for fields in root.tables(6)),
-        tuple(tensors[place] for place in root.numbers(3)),
-        tuple(tensors[place] for place in root.numbers(4)),
+        tensors, nodes, tuple(tensors[place] for place in given), tuple(tensors[place] for place in returned)
     )
 
 

@@ -20,14 +20,14 @@ class Runtime:
     """A loaded file that gives the package's outputs.
 
     Attributes:
-        repeats: how many times each row is fed, one after another; the outputs of the last time are returned.
+        blocks: how many blocks of rows are fed at once: the last is what is asked for, the others are like it, turned.
     """
 
-    def __init__(self, loaded: IsolatedExecutable, outputs: Sequence[TensorSpec], repeats: int) -> None:
+    def __init__(self, loaded: IsolatedExecutable, outputs: Sequence[TensorSpec], blocks: int) -> None:
         self._loaded = loaded
         self._outputs = outputs
         self._fed = tuple(spec.name for spec in loaded.inputs)
-        self.repeats = repeats
+        self.blocks = blocks
 
     def run(self, feeds: Feeds) -> dict[str, Array]:
         """Outputs by name, in the dtypes of the package.
@@ -35,29 +35,35 @@ class Runtime:
         Raises:
             EngineError: execution failed, or an output is missing.
         """
-        fed = {name: np.concatenate([feeds[name]] * self.repeats) for name in self._fed}
+        fed = {name: self._with_others(feeds[name]) for name in self._fed}
         results = self._loaded.run(fed)
         missing = [spec.name for spec in self._outputs if spec.name not in results]
         if missing:
             raise EngineError(f"it returns {sorted(results)}: output '{missing[0]}' is missing")
         return {spec.name: self._last(results[spec.name], spec) for spec in self._outputs}
 
+    def _with_others(self, rows: Array) -> Array:
+        if self.blocks == 1:
+            return rows
+        others = [np.roll(rows, place, axis=-1) for place in range(1, self.blocks)]
+        return np.concatenate([*others, rows])
+
     def _last(self, array: Array, spec: TensorSpec) -> Array:
         if not spec.shape and array.shape == (1,):  # the runtime has no scalars
             array = array.reshape(())
-        if self.repeats > 1:
-            array = np.split(array, self.repeats)[-1]
+        if self.blocks > 1:
+            array = np.split(array, self.blocks)[-1]
         return array.astype(spec.dtype, copy=False)
 
 
 @contextmanager
-def opened(file: Path, outputs: Sequence[TensorSpec], *, repeats: int = 1) -> Iterator[Runtime]:
+def opened(file: Path, outputs: Sequence[TensorSpec], *, blocks: int = 1) -> Iterator[Runtime]:
     """Load a ``.ms``; its process ends with the block.
 
     Args:
         file: the ``.ms``.
         outputs: of the package.
-        repeats: how many times each row is fed.
+        blocks: how many blocks of rows are fed at once.
 
     Raises:
         ModelError: the runtime refuses the file.
@@ -69,4 +75,4 @@ def opened(file: Path, outputs: Sequence[TensorSpec], *, repeats: int = 1) -> It
             loaded = worker.load_as(header)
         except ModelError as error:
             raise ModelError(f"MindSpore Lite does not take {file.name}: {error}") from error
-        yield Runtime(loaded, outputs, repeats)
+        yield Runtime(loaded, outputs, blocks)
