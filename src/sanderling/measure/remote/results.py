@@ -11,8 +11,8 @@ from pydantic import BaseModel, ConfigDict
 
 from sanderling.core.errors import NotMetError, PackageError
 from sanderling.measure.bench import BenchResult
+from sanderling.measure.checks import Check
 from sanderling.measure.remote.devices import RemoteDevice
-from sanderling.measure.verify import Check
 from sanderling.model.package import EVIDENCE, Package, rewrite_manifest
 
 

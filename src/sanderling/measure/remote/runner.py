@@ -13,11 +13,11 @@ from sanderling.core.machine import Machine
 from sanderling.core.progress import Progress
 from sanderling.core.statistics import percentiles
 from sanderling.measure.bench import BenchResult, VariantBench
+from sanderling.measure.checks import Check
 from sanderling.measure.golden_files import write_golden
 from sanderling.measure.latency import Timing
 from sanderling.measure.remote.devices import RemoteDevice, RemoteOptions, must, told_by
 from sanderling.measure.remote.results import DeviceBench, require_passed
-from sanderling.measure.verify import Check
 from sanderling.model.manifest import Variant
 from sanderling.model.package import Package
 from sanderling.run.ort_format import write_ort

@@ -253,10 +253,10 @@ class GenAiGeneration:
         """Give the cache back; a second call does nothing."""
         self._generator = None
 
-    def _start(self, model: Any, capacity: int) -> Any:  # noqa: ANN401 - untyped
+    def _start(self, model: Any, size: int) -> Any:  # noqa: ANN401 - untyped
         og = _genai()
         parameters = og.GeneratorParams(model)
-        parameters.set_search_options(do_sample=False, max_length=capacity, min_length=0, repetition_penalty=1.0)
+        parameters.set_search_options(do_sample=False, max_length=size, min_length=0, repetition_penalty=1.0)
         return og.Generator(model, parameters)
 
     def _catch_up(self) -> None:
@@ -315,13 +315,13 @@ class GenAiGuidedGeneration(GenAiGeneration):
         """
         raise OptionError(f"a sequence that keeps a JSON schema cannot go back to {length} tokens")
 
-    def _start(self, model: Any, capacity: int) -> Any:  # noqa: ANN401 - untyped
+    def _start(self, model: Any, size: int) -> Any:  # noqa: ANN401 - untyped
         og = _genai()
         parameters = og.GeneratorParams(model)
         asked = self._sampling
         options: dict[str, Any] = {
             "do_sample": asked.temperature > 0,
-            "max_length": capacity,
+            "max_length": size,
             "min_length": 0,
             "repetition_penalty": asked.repetition_penalty,
             "top_p": asked.top_p,
