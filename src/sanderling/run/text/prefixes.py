@@ -23,8 +23,8 @@ class _Kept(NamedTuple):
 class PrefixCache:
     """Generations by the tokens that they hold. Used under its owner's lock.
 
-    A prompt takes the generation that shares the longest beginning with it, but no long conversation for a beginning that
-    is less than a quarter of it: its own next turn would have to be computed again.
+    A prompt takes the generation that shares the longest beginning with it, but no long conversation for less than a
+    quarter of it: its own next turn would have to be computed again.
     """
 
     def __init__(self) -> None:
