@@ -25,7 +25,7 @@ from sanderling.model.package import Package
 from sanderling.model.text import TextSpec
 from sanderling.run.text.base import TextModel
 from sanderling.run.text.engines import text_engine
-from sanderling.run.text.loading import load_model
+from sanderling.run.text.loading import load_model, text_spec
 
 PREFILL_TOKENS = 512
 TTFT_TOKENS = 32
@@ -85,7 +85,7 @@ class TextBenchResult(BaseModel):
 
 
 def bench_text(
-    package: Package,
+    path: str | Path,
     *,
     variants: Sequence[str] = (),
     threads: int = 0,
@@ -96,7 +96,7 @@ def bench_text(
     """Measure variants of a language model.
 
     Args:
-        package: that holds one.
+        path: of the package.
         variants: ids; all without any.
         threads: of one call; 0 means all usable cores.
         rounds: in which every variant reads and writes once.
@@ -104,12 +104,15 @@ def bench_text(
         progress: told about each round.
 
     Raises:
-        OptionError: an unknown variant, or no rounds.
+        PackageError: the package is broken.
+        OptionError: an unknown variant, no rounds, or the package is of another kind of model.
         DataError: a text cannot be used.
     """
     if rounds < 1 or threads < 0:
         raise OptionError(f"{rounds} rounds with {threads} threads: expected at least 1 round, and 0 threads or more")
     progress = progress or Silent()
+    package = Package.open(path)
+    text_spec(package)
     chosen = [package.variant(name) for name in variants] or list(package.manifest.variants)
     written = read_texts(texts) if texts else default_texts()
     models = {variant.id: load_model(package, variant, threads=threads) for variant in chosen}
@@ -208,7 +211,7 @@ def _turn(model: TextModel, steps: int) -> _Turn:
     prefill_s = _seconds(lambda: generation.append(prompt))
     long_s = [_seconds(generation.next) for _ in range(steps // 2)]
     generation.rewind(0)
-    ttft_s = _seconds(lambda: (generation.append(prompt[:TTFT_TOKENS]), generation.next()))
+    ttft_s = _seconds(lambda: generation.append(prompt[:TTFT_TOKENS])) + _seconds(generation.next)
     generation.rewind(0)
     generation.append(prompt[:SHORT_CONTEXT])
     generation.next()  # takes the prompt's own scores; each step after it reads a token
