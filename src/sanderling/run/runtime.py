@@ -382,6 +382,29 @@ class Runtime:
         """Take a request in, under the lock; returns its batch where the caller's own thread should run it."""
         self._check_open(ticket.model)
         self._asked[ticket.model] = now_ms, ticket.deadline_ms - now_ms
+        now_ms = self._admit(ticket, now_ms, wait=wait)
+        if inline and self._dispatcher.waiting == 1 and not self._served[ticket.model].has_rescue:
+            dispatch = self._dispatcher.next(now_ms)
+            if dispatch is not None:
+                return self._begin(dispatch, is_runners=False)
+        ticket.future = Future() if inline else TicketFuture(ticket, self._cancelled)
+        if visit is None or not self._is_short(ticket.model, now_ms):
+            self._wake()
+        else:
+            if not self._visiting:
+                self._visit_asked_ms = now_ms
+            self._visiting += 1
+            visit()
+            self._see_watched()
+        return None
+
+    def _admit(self, ticket: Ticket, now_ms: float, *, wait: bool) -> float:
+        """Put a request into its queue, after a wait for room where the policy says so; returns the time then.
+
+        Raises:
+            DeadlineError: it could not be finished in time even now.
+            QueueFullError: the model's queue is full.
+        """
         refusal = self._dispatcher.submit(ticket, now_ms)
         while refusal == "full" and self._wait_when_full:
             left_ms = ticket.deadline_ms - now_ms if self._rules.drop_late else NEVER
@@ -405,20 +428,7 @@ class Runtime:
         if refusal == "late":
             self._settle(ticket, "late")
             raise late(ticket, now_ms)
-        if inline and self._dispatcher.waiting == 1 and not self._served[ticket.model].has_rescue:
-            dispatch = self._dispatcher.next(now_ms)
-            if dispatch is not None:
-                return self._begin(dispatch, is_runners=False)
-        ticket.future = Future() if inline else TicketFuture(ticket, self._cancelled)
-        if visit is None or not self._is_short(ticket.model, now_ms):
-            self._wake()
-        else:
-            if not self._visiting:
-                self._visit_asked_ms = now_ms
-            self._visiting += 1
-            visit()
-            self._see_watched()
-        return None
+        return now_ms
 
     def _is_short(self, name: str, now_ms: float) -> bool:
         """Whether a model's calls may run in a thread with other work; under the lock."""
