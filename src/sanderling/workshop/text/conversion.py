@@ -92,8 +92,10 @@ def _unpack_gguf(file: Path, folder: Path) -> None:
 
     config = AutoConfig.from_pretrained(str(file.parent), gguf_file=file.name)
     with torch.device("meta"):
-        empty = AutoModelForCausalLM.from_config(config)
-    loaded = load_gguf_checkpoint(str(file), return_tensors=True, model_to_load=empty, torch_dtype=torch.float32)
+        empty = AutoModelForCausalLM.from_config(config)  # type: ignore[no-untyped-call]
+    loaded = load_gguf_checkpoint(  # type: ignore[no-untyped-call]
+        str(file), return_tensors=True, model_to_load=empty, torch_dtype=torch.float32
+    )
     tensors = {name: tensor.contiguous() for name, tensor in loaded["tensors"].items()}
     wanted = {name for name, _ in empty.named_parameters()}
     absent = sorted(wanted - tensors.keys())
