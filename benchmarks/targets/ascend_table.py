@@ -13,9 +13,9 @@ PAGE = Path(__file__).parents[2] / "docs" / "benchmarks-ascend.md"
 _NOTE = (
     "Nothing here ran on a chip: the deploy graph (AscendQuant, AscendDequant) is computed by the documented "
     "definitions of its operators. The first two columns are about every value that is stored in eight bits, each "
-    "operator given the QDQ graph's own integers: how far any is from that graph's, and how many are. `first class` and "
-    "`cosine` compare the outputs of both graphs end to end; `ONNX Runtime itself` compares its two ways to run the QDQ "
-    "graph, rewritten and not, which differ by roundings too, and most where classes of random weights lie close "
+    "operator given the QDQ graph's own integers: how far any is from that graph's, and how many are. `first class` "
+    "and `cosine` compare outputs of both graphs end to end; `ONNX Runtime itself` compares its two ways to run QDQ "
+    "graphs, rewritten and not, which differ by roundings too, and most where classes of random weights lie close "
     "together. `in INT8` counts convolutions and matrix products; the others multiply two activations. `export` is the "
     "whole command with all its checks."
 )
