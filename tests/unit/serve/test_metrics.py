@@ -86,9 +86,11 @@ def test_events_from_before_are_counted_too(plane):
 def test_guard_trips_and_tokens_are_counted(plane):
     metrics = Metrics(plane)
     metrics.observe(Finished("tiny", "1", ok=True, tripped="scores has NaN"))
-    metrics.count_tokens("tiny", "1", 7)
+    metrics.observe(Finished("tiny", "1", ok=True, tokens=4, first_ms=30.0))
+    metrics.observe(Finished("tiny", "1", ok=False, error="CancelledError", tokens=3))
     assert value(metrics, "sanderling_guard_trips_total", **TINY) == 1
     assert value(metrics, "sanderling_tokens_total", **TINY) == 7
+    assert value(metrics, "sanderling_first_token_seconds_count", **TINY) == 1
 
 
 def test_memory_of_a_model_is_that_of_its_loaded_variants(plane):

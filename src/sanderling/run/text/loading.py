@@ -13,8 +13,6 @@ from sanderling.run.text.engines import text_engine
 from sanderling.run.text.session import TextLimits, TextSession
 from sanderling.run.text.turns import Turns
 
-VARIANTS = "variants"
-
 
 def text_spec(package: Package) -> TextSpec:
     """What a package's language model reads and writes.
@@ -40,7 +38,7 @@ def load_model(package: Package, variant: Variant, *, threads: int = 0) -> TextM
         EngineError: loading failed.
     """
     spec = text_spec(package)
-    return text_engine(variant.engines[0]).load(package.path / VARIANTS / variant.id, spec, threads=threads)
+    return text_engine(variant.engines[0]).load(package.file(variant.file).parent, spec, threads=threads)
 
 
 def load_text(

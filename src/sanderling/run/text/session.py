@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict
 
 from sanderling.core.errors import ContextError, EngineError, OptionError, QueueFullError, SanderlingError, first_line
 from sanderling.core.statistics import percentiles
+from sanderling.run.policy.latency import LatencyModel, observe, predict_ms
 from sanderling.run.text.base import GREEDY, Message, Sampling, TextModel
 from sanderling.run.text.conversation import Conversation, TextRequest
 from sanderling.run.text.prefixes import PrefixCache
@@ -19,7 +20,8 @@ from sanderling.run.text.stream import Finish, Outlet, TextStream
 from sanderling.run.text.turns import Alone, Turns
 
 _STEP_MS, _LONE_STEP_MS = 100.0, 250.0  # of a chunk of a prompt, while other requests wait and while none does
-_LONGEST_CHUNK, _FIRST_CHUNK, _SHORTEST_CHUNK = 512, 32, 8
+_CHUNKS = (512, 256, 128, 64, 32, 16, 8, 4, 2, 1)  # of a prompt, in tokens
+_FIRST_CHUNK = 32
 _CONTEXTS = 2  # that memory is kept for
 _KEPT_TIMES = 1000
 _WEIGHT = 0.3  # of the newest measurement
@@ -112,7 +114,8 @@ class TextSession:
         self._waiting: deque[Conversation] = deque()
         self._active: list[Conversation] = []
         self._kept = PrefixCache()
-        self._pace_ms: float | None = None  # of a token of a prompt
+        self._latency = LatencyModel()  # of a step, by the tokens that it reads
+        self._prefill_ms: float | None = None  # of a token of a prompt
         self._decode_ms: float | None = None
         self._counts: Counter[str] = Counter()
         self._first_ms: deque[float] = deque(maxlen=_KEPT_TIMES)
@@ -210,7 +213,7 @@ class TextSession:
                 prefix_hits=self._counts["prefix hits"],
                 kept=len(self._kept),
                 cache_tokens=self._held(),
-                prefill_tokens_per_s=1e3 / self._pace_ms if self._pace_ms else None,
+                prefill_tokens_per_s=1e3 / self._prefill_ms if self._prefill_ms else None,
                 decode_tokens_per_s=1e3 / self._decode_ms if self._decode_ms else None,
                 first_ms=percentiles(list(self._first_ms)) if self._first_ms else None,
                 between_ms=percentiles(list(self._between_ms)) if self._between_ms else None,
@@ -312,10 +315,10 @@ class TextSession:
         """Tokens that the next step may read. Under the lock."""
         if not conversation.is_reading:
             return 1
-        slice_ms = min(self._turns.slice_ms(), _STEP_MS if len(self._active) > 1 else _LONE_STEP_MS)
-        if self._pace_ms is None:
+        if not self._latency.sizes:
             return _FIRST_CHUNK
-        return int(min(max(slice_ms / self._pace_ms, _SHORTEST_CHUNK), _LONGEST_CHUNK))
+        slice_ms = min(self._turns.slice_ms(), _STEP_MS if len(self._active) > 1 else _LONE_STEP_MS)
+        return next((size for size in _CHUNKS if predict_ms(self._latency, size) <= slice_ms), 1)
 
     def _stepped(self, conversation: Conversation, limit: int) -> tuple[Finish | None, SanderlingError | None]:
         """Take a step, when it is its turn; returns how the answer ended, or failed."""
@@ -341,8 +344,10 @@ class TextSession:
 
     def _learn(self, conversation: Conversation, reads: int, took_ms: float) -> None:
         """Note how long a step took, and how long its reader has waited for its token."""
-        if reads >= _SHORTEST_CHUNK:
-            self._pace_ms = _smoothed(self._pace_ms, took_ms / reads)
+        if max(reads, 1) in _CHUNKS:
+            self._latency = observe(self._latency, max(reads, 1), took_ms)
+        if reads > 1:
+            self._prefill_ms = _smoothed(self._prefill_ms, took_ms / reads)
         elif not reads:
             self._decode_ms = _smoothed(self._decode_ms, took_ms)
         waited_ms = conversation.take_waited_ms()

@@ -25,7 +25,7 @@ _IMPLIED = frozenset({"HEAD"})  # every GET route answers it
 _PARAMETER = re.compile(r"{(\w+)}")
 _SCHEMAS = "#/components/schemas/"
 _NAME: Schema = {"type": "string", "minLength": 1}
-_ERROR = "Error"
+_ERROR = "Error"  # of the routes that say nothing else
 _ERROR_SCHEMA: Schema = {
     "type": "object",
     "properties": {"error": {"type": "string"}},
@@ -61,6 +61,9 @@ def model_ref(model: type[BaseModel]) -> Schema:
     return ref(model.__name__)
 
 
+ERROR = ref(_ERROR)
+
+
 class Operation(NamedTuple):
     """What one method of one route takes and gives.
 
@@ -75,6 +78,7 @@ class Operation(NamedTuple):
         headers: schemas of headers that it looks at, by name.
         errors: statuses beside those that any route may give.
         needs_token: it is a control route.
+        error: schema of its errors; that of all routes by default.
     """
 
     method: str
@@ -87,6 +91,7 @@ class Operation(NamedTuple):
     headers: Mapping[str, Schema] = {}
     errors: tuple[int, ...] = ()
     needs_token: bool = False
+    error: Schema = ERROR
 
     @property
     def key(self) -> tuple[str, str]:
@@ -174,7 +179,7 @@ def _described(operation: Operation, tag: str) -> dict[str, Any]:
     errors = {*_EVERYWHERE, *operation.errors, *((401,) if operation.needs_token else ()), *((404,) if names else ())}
     answers: dict[str, Any] = {"200": {"description": "done", **_content(operation.answers)}}
     for status in sorted(errors):
-        answers[str(status)] = {"description": _ERRORS[status], **_content({JSON: ref(_ERROR)})}
+        answers[str(status)] = {"description": _ERRORS[status], **_content({JSON: operation.error})}
     described: dict[str, Any] = {"tags": [tag], "summary": operation.summary, "responses": answers}
     if parameters:
         described["parameters"] = parameters

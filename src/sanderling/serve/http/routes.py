@@ -34,6 +34,7 @@ from sanderling.serve.http.openapi import Description, document_route
 from sanderling.serve.http.operations import PICTURES, PROTOCOL
 from sanderling.serve.http.pictures import picture_routes
 from sanderling.serve.openai.errors import error_object, is_ours
+from sanderling.serve.openai.operations import OPENAI
 from sanderling.serve.openai.routes import openai_routes
 
 if TYPE_CHECKING:
@@ -77,7 +78,7 @@ def make_app(
         *openai_routes(services),
         *extra,
     ]
-    routes.append(document_route([PROTOCOL, PICTURES, *descriptions], routes))
+    routes.append(document_route([PROTOCOL, PICTURES, OPENAI, *descriptions], routes))
     handlers: dict[Any, Any] = {SanderlingError: _on_error, HTTPException: _on_http}
     app = Starlette(routes=routes, exception_handlers=handlers)
     app.router.redirect_slashes = False  # by a Host that the client chooses
@@ -237,8 +238,11 @@ class _Memory:
 
 async def _on_error(request: Request, error: Exception) -> Response:
     headers = {name.decode(): value.decode() for name, value in error_headers(error)}
-    content = error_object(error) if is_ours(request.url.path) else told(error)
-    return JSONResponse({"error": content}, code_of(error).status, headers)
+    return JSONResponse({"error": _told_of(request, error)}, code_of(error).status, headers)
+
+
+def _told_of(request: Request, error: Exception) -> str | dict[str, Any]:
+    return error_object(error) if is_ours(request.url.path) else told(error)
 
 
 async def _on_http(request: Request, error: Exception) -> Response:
@@ -248,7 +252,7 @@ async def _on_http(request: Request, error: Exception) -> Response:
     if error.status_code == 405:
         allowed = (error.headers or {}).get("Allow", "")
         unknown = MethodError(f"{shown} does not know {request.method[:20]}: expected {allowed}")
-        return JSONResponse({"error": told(unknown)}, code_of(unknown).status, {"Allow": allowed})
+        return JSONResponse({"error": _told_of(request, unknown)}, code_of(unknown).status, {"Allow": allowed})
     if error.status_code == 404:
         ours: SanderlingError = NotFoundError(
             f"there is no {shown} here: routes are those of the Open Inference Protocol, under /v2"

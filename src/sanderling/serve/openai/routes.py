@@ -48,7 +48,7 @@ def openai_routes(services: Services) -> list[BaseRoute]:
         Route("/v1/completions", texts.complete, methods=["POST"]),
         Route("/v1/embeddings", embeddings.embed, methods=["POST"]),
         Route("/v1/models", cards.all, methods=["GET"]),
-        Route("/v1/models/{model:path}", cards.one, methods=["GET"]),
+        Route("/v1/models/{name}", cards.one, methods=["GET"]),
     ]
 
 
@@ -118,7 +118,7 @@ class _Cards:
 
     async def one(self, request: Request) -> Response:
         """One of them."""
-        name = request.path_params["model"]
+        name = request.path_params["name"]
         if not _is_known(find_model(self._plane, name)):
             raise UnknownModelError(f"model '{name}' takes tensors: ask /v2/models/{name}")
         return JSONResponse(ModelCard(id=name, created=self._created).model_dump())

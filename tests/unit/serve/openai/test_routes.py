@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
 
 import pytest
 
 from sanderling.core.errors import EngineError
+from sanderling.measure import text_golden
 from sanderling.run.text import pooled
 from sanderling.run.text.session import TextLimits
 from sanderling.serve.settings import Settings
@@ -23,6 +25,7 @@ SLOW_S = 0.01
 def model(monkeypatch):
     model = AlphabetModel()
     monkeypatch.setattr(pooled, "load_model", lambda *_, **__: model)
+    monkeypatch.setattr(text_golden, "load_model", lambda *_, **__: AlphabetModel())
     return model
 
 
@@ -136,16 +139,18 @@ def test_three_failures_in_a_row_make_the_model_not_ready(server, model):
 
 def test_too_many_requests_are_told_to_come_again(server, model):
     text = server.services.plane.model("alphabet").text
-    model.before = lambda _: time.sleep(SLOW_S)
+    opened = threading.Event()
+    model.before = lambda _: opened.wait(10)
     port = server.ends["http"].port
     streams = [text.start("A")]
-    while text.statistics().waiting < TextLimits().waiting:
-        streams.append(text.start("A"))
+    wait_until(lambda: text.statistics().active)  # its step is held up, and nothing moves
+    streams += [text.start("A") for _ in range(TextLimits().waiting)]
     answer = ask(port, complete())
     assert (answer.status, answer.error["type"]) == (503, "overloaded_error")
     assert answer.headers["retry-after"] == "1"
     for stream in streams:
         stream.cancel()
+    opened.set()
 
 
 def test_a_model_that_was_released_is_loaded_again_by_the_next_request(server, model):
@@ -198,3 +203,30 @@ def test_a_repository_serves_text_and_swaps_its_versions(model, tmp_path):
         assert server.services.plane.default_version("alphabet") == "2"
         assert ask(port, complete(model="alphabet:1")).json["choices"][0]["text"] == "wxyz"
     assert model.is_closed
+
+
+def test_a_version_that_writes_something_else_than_it_says_gets_no_request(model, tmp_path, monkeypatch):  # noqa: ARG001
+    repository = tmp_path / "repository"
+    (repository / "alphabet").mkdir(parents=True)
+    alphabet_package(repository / "alphabet" / "1.sdl")
+    settings = Settings((), repository=repository, http_port=0, grpc_port=None, metrics_port=None)
+    with running(settings) as server:
+        port = server.ends["http"].port
+        wait_until(lambda: server.services.is_ready)
+        alphabet_package(repository / "alphabet" / "2.sdl")
+        monkeypatch.setattr(text_golden, "load_model", lambda *_, **__: BackwardModel())
+        load = post("/v2/repository/models/alphabet/load", Authorization=f"Bearer {settings.token}")
+        answer = ask(port, load)
+        assert answer.status == 422
+        assert "golden vectors, fp32: relative error" in answer.error
+        assert ask(port, complete()).json["choices"][0]["text"] == "wxyz"
+
+
+class BackwardModel(AlphabetModel):
+    """Its letters come in another order than the package says."""
+
+    def generation(self, *arguments, **options):
+        generation = super().generation(*arguments, **options)
+        forward = generation.logits
+        generation.logits = lambda: forward()[::-1]
+        return generation

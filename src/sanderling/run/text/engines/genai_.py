@@ -62,7 +62,7 @@ class GenAiModel:
 
     def __init__(self, folder: Path, spec: TextSpec, threads: int) -> None:
         self.spec = spec
-        self.token_bytes = _token_bytes(folder / CONFIG)
+        self.token_bytes = _token_bytes(folder)
         self._folder, self._threads = folder, threads
         self._model: Any = _load(folder, GRAPH, threads)
         with _translated("its tokenizer cannot be read", ModelError):
@@ -241,10 +241,10 @@ class GenAiGeneration:
         """Give the cache back; a second call does nothing."""
         self._generator = None
 
-    def _start(self, model: Any, capacity: int) -> Any:  # noqa: ANN401 - untyped
+    def _start(self, model: Any, size: int) -> Any:  # noqa: ANN401 - untyped
         og = _genai()
         parameters = og.GeneratorParams(model)
-        parameters.set_search_options(do_sample=False, max_length=capacity, min_length=0, repetition_penalty=1.0)
+        parameters.set_search_options(do_sample=False, max_length=size, min_length=0, repetition_penalty=1.0)
         return og.Generator(model, parameters)
 
     def _catch_up(self) -> None:
@@ -294,13 +294,13 @@ class GenAiGuidedGeneration(GenAiGeneration):
         """
         raise OptionError(f"a sequence that keeps a JSON schema cannot go back to {length} tokens")
 
-    def _start(self, model: Any, capacity: int) -> Any:  # noqa: ANN401 - untyped
+    def _start(self, model: Any, size: int) -> Any:  # noqa: ANN401 - untyped
         og = _genai()
         parameters = og.GeneratorParams(model)
         asked = self._sampling
         options: dict[str, Any] = {
             "do_sample": asked.temperature > 0,
-            "max_length": capacity,
+            "max_length": size,
             "min_length": 0,
             "repetition_penalty": asked.repetition_penalty,
             "top_p": asked.top_p,
@@ -375,16 +375,19 @@ def _load(folder: Path, graph: str, threads: int) -> Any:  # noqa: ANN401 - unty
         return og.Model(config)
 
 
-def _token_bytes(config: Path) -> int:
-    """Keys and values of all layers in float32; fewer where the graph keeps them in eight bits."""
+def _token_bytes(folder: Path) -> int:
+    """Memory of one token's keys and values of all layers, in float32."""
+    decoder = _decoder(folder)
+    width = decoder.get("num_key_value_heads", 0) * decoder.get("head_size", 0)
+    return int(decoder.get("num_hidden_layers", 0) * width * 2 * _FLOAT_BYTES)
+
+
+def _decoder(folder: Path) -> dict[str, Any]:
+    """What the configuration says about the graph."""
     try:
-        decoder = json.loads(config.read_bytes())["model"]["decoder"]
-        width = decoder["num_key_value_heads"] * decoder["head_size"]
-        return int(decoder["num_hidden_layers"] * width * 2 * _FLOAT_BYTES)
-    except (ValueError, KeyError, TypeError) as error:
-        raise ModelError(
-            f"{config} does not say how large the model's keys and values are: {first_line(error)}"
-        ) from error
+        return dict(json.loads((folder / CONFIG).read_text(encoding="utf-8"))["model"]["decoder"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ModelError(f"{folder / CONFIG} cannot be read: {first_line(error)}") from error
 
 
 @contextmanager

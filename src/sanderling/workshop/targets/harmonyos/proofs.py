@@ -22,7 +22,7 @@ from sanderling.workshop.targets.harmonyos import toolchain
 from sanderling.workshop.targets.harmonyos.module import MODULE, RAWFILE
 
 _SOURCES = f"{MODULE}/src/main/ets"
-_IMPORTS = (
+IMPORTS = (
     f"{MODULE}={MODULE}/Index.ets",
     f"libsanderling.so={MODULE}/src/main/cpp/types/libsanderling/Index.d.ts",
 )
@@ -60,7 +60,7 @@ def prove_project(
 
 def check_sources(folder: Path) -> Proof:
     """Types, and the rules of ArkTS, of every ``.ets`` file."""
-    told = _json(toolchain.run_script("check.js", [str(folder), *_IMPORTS]))
+    told = _json(toolchain.run_script("check.js", [str(folder), *IMPORTS]))
     found = [
         f"{each['file']}:{each['line']} {each['message']}" for each in told["findings"] if each["severity"] == "error"
     ]
@@ -123,12 +123,12 @@ def run_golden(package: Package, folder: Path, models: Sequence[Mapping[str, Any
         if lane["reason"]:
             what += f" ({lane['reason']})"
         yield Proof(what, on, lane["error"], lane["tolerance"], passed=lane["passed"])
-    batched = told["batched"]
+    queued = told["queued"]
     what = (
-        f"{batched['calls']} golden calls at once through the module's queue, in batches of up to "
-        f"{batched['largestBatch']} rows, relative error"
+        f"{queued['calls']} golden calls at once through the module's queue, in calls of up to "
+        f"{queued['largestCall']} rows, relative error"
     )
-    yield Proof(what, on, batched["error"], batched["tolerance"], passed=batched["error"] <= batched["tolerance"])
+    yield Proof(what, on, queued["error"], queued["tolerance"], passed=queued["error"] <= queued["tolerance"])
 
 
 def _ordered(case: vectors.Case) -> list[Any]:
