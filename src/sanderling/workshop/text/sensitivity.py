@@ -68,7 +68,6 @@ def _inputs_of_products(decoder: Decoder, products: Sequence[Product], ids: Arra
     for name in names:
         if name not in known:
             model.graph.output.append(onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None))
-    _forget_nothing(model)
     path = decoder.folder / "taps.onnx"
     path.write_bytes(model.SerializeToString())
     try:
@@ -79,14 +78,6 @@ def _inputs_of_products(decoder: Decoder, products: Sequence[Product], ids: Arra
     finally:
         path.unlink()
     return {name: array.reshape(len(ids), -1) for name, array in zip(names, found, strict=True)}
-
-
-def _forget_nothing(model: onnx.ModelProto) -> None:
-    """Let layers with a sliding window start from an empty cache: one that keeps only the window must have its size."""
-    for node in model.graph.node:
-        kept = [attribute for attribute in node.attribute if attribute.name != "sliding_window_cache"]
-        del node.attribute[:]
-        node.attribute.extend(kept)
 
 
 def _feeds(session: Any, ids: Array, width: int) -> Feeds:  # noqa: ANN401 - untyped
