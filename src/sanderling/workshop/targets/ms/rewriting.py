@@ -117,7 +117,7 @@ def _kept_roundings(operations: Sequence[Operation]) -> list[Operation]:
         codes = operation.inputs[0]
         if operation.code == "QUANTIZE" or (operation.code == "TRANSPOSE" and codes in rounded):
             rounded.add(operation.outputs[0])
-        if operation.code == "DEQUANTIZE" and codes in rounded and codes is not None:
+        if operation.code == "DEQUANTIZE" and codes in rounded and codes is not None and codes.shape:
             same = Tensor(f"{codes.name}_kept", codes.dtype, codes.shape, quantization=codes.quantization)
             sizes = [-1, *codes.shape[1:]]
             options = ("ReshapeOptions", {"newShape": sizes})
