@@ -230,3 +230,14 @@ class BackwardModel(AlphabetModel):
         forward = generation.logits
         generation.logits = lambda: forward()[::-1]
         return generation
+
+
+def test_a_second_of_the_dashboard_has_the_tokens_that_were_written(server):
+    port = server.ends["http"].port
+    server.live.tick()
+    ask(port, complete())
+    server.live.tick()
+    samples = [sample for sample in server.live.samples if "alphabet:1" in sample.models]
+    assert any(sample.models["alphabet:1"].tokens for sample in samples)
+    assert all(sample.total.tokens == sample.models["alphabet:1"].tokens for sample in samples)
+    assert server.live.arrivals == ()  # the twin knows no text
