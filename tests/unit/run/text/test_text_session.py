@@ -333,3 +333,12 @@ def test_many_conversations_that_are_dropped_leave_nothing_behind(model):
 def test_limits_below_what_is_possible_are_refused(limits):
     with pytest.raises(OptionError, match=f"limit {next(iter(limits))} is"):
         TextLimits(**limits)
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [{"temperature": -1}, {"top_p": 0}, {"top_k": -1}, {"repetition_penalty": 0}, {"seed": -1}, {"max_tokens": 0}],
+)
+def test_sampling_out_of_range_is_refused(sampling):
+    with pytest.raises(OptionError, match=f"{next(iter(sampling))} is"):
+        Sampling(**sampling)
