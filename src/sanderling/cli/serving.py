@@ -51,7 +51,7 @@ def serve(
     log_json: Annotated[bool, typer.Option("--log-json", help="Log one JSON object a line.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout once it serves.")] = False,
 ) -> None:
-    """Serve packages by the Open Inference Protocol, until Ctrl-C or SIGTERM; SIGHUP reads policy and repository.
+    """Serve packages by the Open Inference Protocol, until Ctrl-C or SIGTERM; SIGHUP follows policy and repository.
 
     Control routes need the token in SANDERLING_TOKEN, or one that is made and printed.
     """

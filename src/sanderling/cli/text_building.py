@@ -153,8 +153,8 @@ def _show_bench(console: Console, result: TextBenchResult) -> None:
     console.print(table([(title, index > 0) for index, title in enumerate(titles)], rows))
     tokens = result.variants[0].prefill_tokens
     console.print(
-        f"tokens a second: read (prefill) of {tokens}, written (decode) after 16 and (long) after {tokens}; first token "
-        f"after 32; p50 and p99 in ms between tokens; "
+        f"tokens a second: read (prefill) of {tokens}, written (decode) after 16 and (long) after {tokens}; first "
+        f"token after 32; p50 and p99 in ms between tokens; "
         f"{result.threads} threads, {result.rounds} rounds in turn, {result.machine.processor}",
         soft_wrap=True,
     )

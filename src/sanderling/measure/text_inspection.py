@@ -61,8 +61,14 @@ def read_text_graph(path: Path) -> TextGraph:
         operators=dict(Counter(node.op_type for node in model.graph.node).most_common()),
         products=products,
         parameters=sum(product.macs for product in products),
-        weight_bytes=sum(map(weight_bytes, constants.values())),
+        weight_bytes=sum({_place(tensor): weight_bytes(tensor) for tensor in constants.values()}.values()),
     )
+
+
+def _place(tensor: onnx.TensorProto) -> str:
+    """Where its bytes lie: the head's and the embedding's are the same."""
+    where = {entry.key: entry.value for entry in tensor.external_data}
+    return f"{where['location']}:{where.get('offset', 0)}" if where else tensor.name
 
 
 def _read_bytes(node: onnx.NodeProto, constants: dict[str, onnx.TensorProto]) -> int:

@@ -49,6 +49,10 @@ class Admission:
         self._worker = worker
         self._threads = threads
 
+    def move(self, pool: Pool) -> None:
+        """Load into another pool from now on."""
+        self._pool = pool
+
     def copy(self, path: Path) -> Package:
         """Copy a package and check its hashes.
 

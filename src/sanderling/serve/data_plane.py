@@ -87,11 +87,11 @@ class ServedModel:
         is_leaving: it was taken away, and takes no more requests.
     """
 
-    def __init__(self, name: str, version: str, session: Member) -> None:
+    def __init__(self, name: str, version: str, session: Member, statistics: ModelStatistics | None = None) -> None:
         self.name = name
         self.version = version
         self.session = session
-        self.statistics = ModelStatistics()
+        self.statistics = statistics or ModelStatistics()
         self.is_leaving = False
         self._strings = tuple(spec.name for spec in session.inputs if spec.dtype == "str")
         self._outputs = frozenset(spec.name for spec in session.outputs)
@@ -303,6 +303,33 @@ class DataPlane:
         for model in leaving:
             model.session.close(drain_s=drain_s)
 
+    def exchange(self, pool: Pool, sessions: Mapping[ServedModel, Member]) -> dict[ServedModel, ServedModel]:
+        """Let other sessions of the same packages take the places of those that there are, all at once.
+
+        Args:
+            pool: of the sessions.
+            sessions: for every version of every model.
+
+        Returns:
+            What is in whose place; counts go on. What was there takes no more requests, and is not closed.
+
+        Raises:
+            ConflictError: versions have come or gone meanwhile.
+        """
+        with self._lock:
+            if set(sessions) != set(self.models):
+                raise ConflictError("models were loaded or unloaded meanwhile: try again")
+            taking = {
+                old: ServedModel(old.name, old.version, session, old.statistics) for old, session in sessions.items()
+            }
+            self.pool = pool
+            for name, known in list(self._versions.items()):
+                models = {version: taking[model] for version, model in known.models.items()}
+                self._versions[name] = replace(known, models=models)
+            for old in taking:
+                old.is_leaving = True
+        return taking
+
     def set_default(self, name: str, version: str) -> None:
         """Choose the version that requests without one get from now on; it is no canary then.
 
@@ -384,6 +411,7 @@ class DataPlane:
         buffers: Feeds | None = None,
         pinned: bool = False,
         visit: Callable[[], None] | None = None,
+        moved: Callable[[ServedModel], None] | None = None,
     ) -> Future[Outputs]:
         """Run a request; never waits, not even for room in a queue.
 
@@ -397,6 +425,7 @@ class DataPlane:
             buffers: arrays for some results or all, by name, which they are written to.
             pinned: the client named the version, so that no other may answer when it was just taken away.
             visit: as of ``Runtime.submit``.
+            moved: told which version answers instead, where ``model`` was just taken away.
 
         Returns:
             A future that may be cancelled until its batch starts.
@@ -424,6 +453,8 @@ class DataPlane:
             except SanderlingError as error:
                 if isinstance(error, EngineError) and model.is_leaving:
                     model = self.model(model.name, model.version if pinned else "")
+                    if moved is not None:
+                        moved(model)
                     continue
                 self._tell(model, _asked(model.refused(error, since_s=since_s), deadline_ms, priority))
                 raise

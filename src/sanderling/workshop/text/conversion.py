@@ -137,7 +137,9 @@ def _build(source: Path, folder: Path) -> None:
     from onnxruntime_genai.models.builder import create_model, parse_extra_options
 
     where = ("", str(source), str(folder), "fp32", "cpu", str(folder))
-    options = parse_extra_options(*where, ["prune_lm_head=true", "hf_token=false"])
+    # A cache that keeps only a window cannot go back to an earlier token, which conversations do.
+    wanted = ["prune_lm_head=true", "windowed_kv_cache=false", "hf_token=false"]
+    options = parse_extra_options(*where, wanted)
     _flatten_rotation(options["hf_details"]["hf_config"])
     create_model(*where, **options)
 

@@ -115,14 +115,14 @@ def run_script(name: str, arguments: Sequence[str], *, timeout_s: float = _RUN_S
     here, node = state(), _program("node")
     if not here.usable or node is None:
         raise UnavailableError(f"ArkTS cannot be checked here: {here.hint}")
-    variables = _variables() | {"NODE_PATH": str(_folder() / "node_modules")}
+    variables = {**_variables(), "NODE_PATH": str(_folder() / "node_modules")}
     command = [node, str(TOOLS / name), *arguments]
     try:
         done = run_command(command, timeout_s=timeout_s, variables=variables)
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise EngineError(f"node could not run {name}: {first_line(error)}") from error
+        raise EngineError(f"node could not run {Path(name).name}: {first_line(error)}") from error
     if done.returncode:
-        raise EngineError(f"node failed in {name}: {_told(done.stderr)}")
+        raise EngineError(f"node failed in {Path(name).name}: {_told(done.stderr)}")
     return done.stdout
 
 
@@ -197,4 +197,5 @@ def _prune(folder: Path) -> None:
 def _told(text: str) -> str:
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     errors = [line for line in lines if "rror" in line]
-    return first_line(EngineError((errors or lines or ["it told no reason"])[0]))
+    told = (errors or lines or ["it told no reason"])[0]
+    return first_line(EngineError(told.removeprefix("Error: ")))

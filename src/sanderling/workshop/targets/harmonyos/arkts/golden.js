@@ -4,6 +4,7 @@
 'use strict';
 const fs = require('fs');
 const path = require('path');
+const { answer } = require('./answer');
 require('./load');
 const { resourceManager } = require('./folder');
 const { control } = require('./standins/@kit.MindSporeLiteKit');
@@ -58,10 +59,7 @@ async function main([module_, rawfile, jobFile]) {
   control.calls.length = 0;
   const together = await queued(own, session);
   session.close();
-  process.stdout.write(`${JSON.stringify({ lanes, queued: together })}\n`);
+  return { lanes, queued: together };
 }
 
-main(process.argv.slice(2)).catch((error) => {
-  process.stderr.write(`${error.message.split('\n')[0]}\n`);
-  process.exitCode = 1;
-});
+answer(main);

@@ -4,16 +4,16 @@
 'use strict';
 const fs = require('fs');
 const path = require('path');
+const { answer } = require('./answer');
 require('./load');
 
 function main([folder, jobs]) {
   const { prepared } = require(path.resolve(folder, 'preprocessing.ets'));
-  const answers = JSON.parse(fs.readFileSync(jobs, 'utf8')).map(({ frame, preprocessing, channelsLast, matrix }) => {
+  return JSON.parse(fs.readFileSync(jobs, 'utf8')).map(({ frame, preprocessing, channelsLast, matrix }) => {
     const data = new Uint8Array(Buffer.from(frame.base64, 'base64'));
     const tensor = prepared({ ...frame, data }, preprocessing, 'image', channelsLast, matrix);
     return { shape: tensor.shape, base64: Buffer.from(tensor.data).toString('base64') };
   });
-  process.stdout.write(`${JSON.stringify(answers)}\n`);
 }
 
-main(process.argv.slice(2));
+answer(main);
