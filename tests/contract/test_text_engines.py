@@ -1,5 +1,6 @@
 """One suite that every engine for language models runs."""
 
+import json
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 
@@ -205,3 +206,32 @@ def test_a_closed_model_is_refused_and_its_sequences_with_it(tiny_qwen_package):
 def test_a_folder_without_a_model_is_refused(name, tiny_qwen_package, tmp_path):
     with pytest.raises(ModelError, match=str(tmp_path)):
         text_engine(name).load(tmp_path, Package.open(tiny_qwen_package).manifest.text)
+
+
+SCHEMA = """{"type": "object", "properties": {"n": {"type": "integer", "maximum": 9}}, "required": ["n"],
+"additionalProperties": false}"""
+
+
+def test_a_sequence_keeps_a_json_schema_or_the_engine_says_that_it_cannot(model):
+    try:
+        generation = model.generation(Sampling(seed=1), capacity=128, schema=SCHEMA)
+    except OptionError as error:
+        assert "schema" in str(error)  # noqa: PT017 - an engine that has none
+        return
+    generation.append(model.encode(PROMPT))
+    ids = []
+    while not ids or ids[-1] not in model.spec.eos_ids:
+        ids.append(generation.next())
+
+    assert list(json.loads(model.decode(ids))) == ["n"]
+    with pytest.raises(OptionError, match="JSON schema cannot go back"):
+        generation.rewind(1)
+
+
+def test_a_schema_that_is_none_is_refused(model):
+    with pytest.raises(OptionError, match="schema"):
+        model.generation(schema="nonsense")
+
+
+def test_a_tokens_memory_is_known(model):
+    assert model.token_bytes > 0

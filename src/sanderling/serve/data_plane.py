@@ -138,6 +138,11 @@ class ServedModel:
         raise OptionError(f"model '{self.name}' generates no text: ask /v2/models/{self.name}/infer")
 
     @property
+    def is_text(self) -> bool:
+        """Whether it is a language model."""
+        return isinstance(self.session, PooledText)
+
+    @property
     def text_statistics(self) -> TextStatistics | None:
         """What a language model has done since it was loaded; None for others, and where it is not."""
         return self.session.statistics() if isinstance(self.session, PooledText) else None

@@ -230,3 +230,38 @@ class BackwardModel(AlphabetModel):
         forward = generation.logits
         generation.logits = lambda: forward()[::-1]
         return generation
+
+
+def test_a_second_of_the_dashboard_has_the_tokens_that_were_written(server):
+    port = server.ends["http"].port
+    server.live.tick()
+    ask(port, complete())
+    server.live.tick()
+    samples = [sample for sample in server.live.samples if "alphabet:1" in sample.models]
+    assert any(sample.models["alphabet:1"].tokens for sample in samples)
+    assert all(sample.total.tokens == sample.models["alphabet:1"].tokens for sample in samples)
+    assert server.live.arrivals == ()  # the twin knows no text
+
+
+def test_a_request_whose_version_was_just_replaced_goes_to_the_next(server, model, tmp_path, monkeypatch):
+    plane = server.services.plane
+    text = plane.model("alphabet").text
+    newer = server.pool.load_text(alphabet_package(tmp_path / "newer.sdl").path, name="alphabet:2")
+    started = text.start
+
+    def replaced(*arguments, **options):
+        plane.add(newer, name="alphabet", version="2")
+        plane.set_default("alphabet", "2")
+        plane.remove("alphabet", "1")
+        return started(*arguments, **options)
+
+    monkeypatch.setattr(text, "start", replaced)
+    model.is_closed = False
+    assert ask(server.ends["http"].port, complete()).json["choices"][0]["text"] == "wxyz"
+    assert plane.default_version("alphabet") == "2"
+
+
+@pytest.mark.parametrize("prompt", ['"\\ud800"', '"a\\u0000b"', '"\\ud83d\\ude00"'])
+def test_any_json_text_is_answered_or_refused_clearly(server, prompt):
+    body = b'{"model": "alphabet", "max_tokens": 2, "prompt": ' + prompt.encode() + b"}"
+    assert ask(server.ends["http"].port, post("/v1/completions", body)).status in (200, 400)
