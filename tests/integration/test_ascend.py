@@ -28,7 +28,6 @@ def out(package):
     result = export(
         package, package.parent / "out", target="ascend", variant="int8", options={"source": "nv12", "batch": "1,8"}
     )
-    assert result.record["seconds"] < 60
     return result
 
 
