@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from sanderling.serve.errors import TooLargeError
 from sanderling.serve.openai.errors import ParameterError
 
 _STOPS = 4
@@ -19,9 +20,12 @@ _STOP_LENGTH = 256
 _MESSAGES = 4096
 _INPUTS = 2048
 _NAMED = 64
+_MOST_BYTES = 2 * 2**20  # it is read in the event loop; OpenAI takes 300,000 tokens
+_MOST_FAULTS = 64  # that are looked through for the one to tell
 
 Role = Literal["system", "developer", "user", "assistant"]
 Token = Annotated[int, Field(ge=0, lt=2**31)]
+Tokens = Annotated[list[Token], Field(min_length=1, fail_fast=True)]  # the first fault is told, and ends the search
 Stop = Annotated[str, Field(min_length=1, max_length=_STOP_LENGTH)]
 
 
@@ -40,7 +44,7 @@ class Message(_Form):
     """One message of a conversation."""
 
     role: Role
-    content: str | Annotated[list[TextPart], Field(min_length=1)]
+    content: str | Annotated[list[TextPart], Field(min_length=1, fail_fast=True)]
     name: str | None = None
 
     @property
@@ -97,7 +101,7 @@ class _Generating(_Ignored):
     top_k: int | None = Field(None, ge=0)
     repetition_penalty: float | None = Field(None, ge=0.01, le=100)
     seed: int | None = Field(None, ge=-(2**63), lt=2**63)
-    stop: Stop | Annotated[list[Stop], Field(max_length=_STOPS)] | None = None
+    stop: Stop | Annotated[list[Stop], Field(max_length=_STOPS, fail_fast=True)] | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     n: Literal[1] | None = None
@@ -119,12 +123,12 @@ class _Generating(_Ignored):
 class ChatRequest(_Generating):
     """A request to ``/v1/chat/completions``."""
 
-    messages: Annotated[list[Message], Field(min_length=1, max_length=_MESSAGES)]
+    messages: Annotated[list[Message], Field(min_length=1, max_length=_MESSAGES, fail_fast=True)]
     max_tokens: int | None = Field(None, ge=1)
     max_completion_tokens: int | None = Field(None, ge=1)
     response_format: ResponseFormat | None = None
     logprobs: Literal[False] | None = None
-    modalities: Annotated[list[Literal["text"]], Field(max_length=1)] | None = None
+    modalities: Annotated[list[Literal["text"]], Field(max_length=1, fail_fast=True)] | None = None
 
     @property
     def most_tokens(self) -> int | None:
@@ -135,7 +139,7 @@ class ChatRequest(_Generating):
 class CompletionRequest(_Generating):
     """A request to ``/v1/completions``; one prompt, as text or as tokens."""
 
-    prompt: str | Annotated[list[str], Field(min_length=1, max_length=1)] | Annotated[list[Token], Field(min_length=1)]
+    prompt: str | Annotated[list[str], Field(min_length=1, max_length=1, fail_fast=True)] | Tokens
     max_tokens: int | None = Field(None, ge=1)
     echo: Literal[False] | None = None
     best_of: Literal[1] | None = None
@@ -157,9 +161,9 @@ class EmbeddingRequest(_Ignored):
     model: str
     input: (
         str
-        | Annotated[list[str], Field(min_length=1, max_length=_INPUTS)]
-        | Annotated[list[Token], Field(min_length=1)]
-        | Annotated[list[Annotated[list[Token], Field(min_length=1)]], Field(min_length=1, max_length=_INPUTS)]
+        | Annotated[list[str], Field(min_length=1, max_length=_INPUTS, fail_fast=True)]
+        | Tokens
+        | Annotated[list[Tokens], Field(min_length=1, max_length=_INPUTS, fail_fast=True)]
     )
     encoding_format: Literal["float", "base64"] | None = None
     dimensions: int | None = Field(None, ge=1)
@@ -182,10 +186,16 @@ def read_request(body: bytes, form: type[_Request]) -> _Request:
 
     Raises:
         ParameterError: it is no JSON object of that form; the first fault is told.
+        TooLargeError: it is longer than any conversation.
     """
+    if len(body) > _MOST_BYTES:
+        raise TooLargeError(f"the request has {len(body)} bytes: at most {_MOST_BYTES} are taken")
     try:
         return form.model_validate_json(body)
     except ValidationError as error:
+        if error.error_count() > _MOST_FAULTS:
+            known = ", ".join(sorted(form.model_fields))
+            raise ParameterError(f"the request has {error.error_count()} faults: expected {known}", "") from None
         raise _fault(error, form) from None
 
 

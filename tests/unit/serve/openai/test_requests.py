@@ -2,6 +2,7 @@ import json
 
 import pytest
 
+from sanderling.serve.errors import TooLargeError
 from sanderling.serve.openai.errors import ParameterError
 from sanderling.serve.openai.requests import ChatRequest, CompletionRequest, EmbeddingRequest, read_request
 
@@ -99,3 +100,15 @@ def test_no_prompt_and_several_are_refused(prompt):
 )
 def test_inputs_of_embeddings_are_told_apart(given, inputs):
     assert read(EmbeddingRequest, input=given).inputs == inputs
+
+
+def test_a_request_longer_than_any_conversation_is_refused_before_it_is_read():
+    with pytest.raises(TooLargeError, match="at most 2097152"):
+        read_request(b"[" * 2_100_000, ChatRequest)
+
+
+def test_a_request_that_is_nothing_but_faults_is_told_so_without_a_list_of_them():
+    with pytest.raises(ParameterError, match=r"'messages\.0'"):
+        read(ChatRequest, messages=[1] * 4000)
+    with pytest.raises(ParameterError, match="has 500 faults: expected frequency_penalty, "):
+        read(ChatRequest, **{f"k{number}": 1 for number in range(500)})
