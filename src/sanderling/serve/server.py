@@ -166,7 +166,8 @@ class Server:
             log.warning("reload-refused", f"the policy stays as it was: {error}")
             return
         self.pool = moved.pool
-        log.info("policy-swapped", f"{path}: {len(moved.models)} models follow its new rules")
+        told = ", ".join(model.label for model in moved.models.values()) or "none"
+        log.info("policy-swapped", f"{path}: models follow its new rules: {told}")
         self._old_pools.append(old)
         threading.Thread(target=self._let_end, args=(old,), name="sanderling-old-policy", daemon=True).start()
 

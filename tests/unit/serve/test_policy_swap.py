@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -11,11 +12,15 @@ import pytest
 from sanderling.core.errors import PackageError, SanderlingError
 from sanderling.run.policy.document import Policy, parse_policy
 from sanderling.run.pool import Pool
+from sanderling.run.text import pooled
+from sanderling.run.text.base import Sampling
 from sanderling.serve.data_plane import DataPlane
 from sanderling.serve.errors import ConflictError
 from sanderling.serve.policy_swap import swap_policy
 from sanderling.serve.server import warm
+from tests.alphabet_package import alphabet_package
 from tests.models import conv_classifier, random_arrays, run_directly
+from tests.text_models import AlphabetModel
 from tests.unit.serve.packages import classifier_package
 
 FEEDS = random_arrays({"image": (1, 3, 8, 8)}, seed=3)
@@ -111,3 +116,18 @@ def test_a_package_that_is_another_one_by_now_is_not_taken(plane, package):
 def test_models_that_come_or_go_meanwhile_are_a_conflict(plane):
     with pytest.raises(ConflictError, match="try again"):
         plane.exchange(plane.pool, {})
+
+
+def test_a_language_model_follows_as_well_and_ends_what_it_writes(monkeypatch, tmp_path):
+    monkeypatch.setattr(pooled, "load_model", lambda *_, **__: AlphabetModel(before=lambda _: time.sleep(0.01)))
+    plane = DataPlane(Pool(batches_of(2)))
+    plane.add(plane.pool.load_text(alphabet_package(tmp_path / "alphabet.sdl").path), name="alphabet")
+    before = plane.model("alphabet").text
+    stream = before.start("a", Sampling(temperature=0.0, max_tokens=20))
+    old = swap(plane, batches_of(8))
+    after = plane.model("alphabet").text
+    assert (after is before, after.policy.batch_tuning.max_batch_size) == (False, 8)
+    old.close()
+    assert stream.result().text == "bcdefghijklmnopqrstu"
+    assert after.start("v", Sampling(temperature=0.0, max_tokens=3)).result().text == "wxy"
+    plane.pool.close()
