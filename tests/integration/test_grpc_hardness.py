@@ -141,6 +141,33 @@ def test_more_strings_than_are_parsed_at_once_are_refused(roomy, triton):
     check_alive(triton)
 
 
+def many_parameters(tensor) -> None:
+    for number in range(10_000):
+        tensor.parameters[f"p{number}"].int64_param = number
+
+
+def many_axes(tensor) -> None:
+    tensor.shape.extend([1] * 100_000)
+
+
+@pytest.mark.parametrize("spoil", [many_parameters, many_axes])
+def test_an_input_that_is_large_by_anything_but_its_contents_is_refused(roomy, triton, spoil):
+    request = service_pb2.ModelInferRequest(model_name="tiny")
+    spoil(request.inputs.add(name="image", datatype="FP32"))
+    with grpc.insecure_channel(roomy) as channel, pytest.raises(grpc.RpcError, match="beside its contents") as caught:
+        service_pb2_grpc.GRPCInferenceServiceStub(channel).ModelInfer(request)
+    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    check_alive(triton)
+
+
+def test_a_call_without_tensors_is_no_large_message(roomy, triton):
+    request = service_pb2.RepositoryIndexRequest(repository_name="x" * 2**20)
+    with grpc.insecure_channel(roomy) as channel, pytest.raises(grpc.RpcError, match="at most 1048576") as caught:
+        service_pb2_grpc.GRPCInferenceServiceStub(channel).RepositoryIndex(request)
+    assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    check_alive(triton)
+
+
 def test_who_does_not_speak_http_2_is_left(port, triton):
     with socket.create_connection(("127.0.0.1", port), 20) as silent:
         while silent.recv(4096):  # the server's own greeting

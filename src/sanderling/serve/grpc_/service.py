@@ -11,7 +11,7 @@ from grpc.aio import ServicerContext as Context
 
 from sanderling.core.errors import SanderlingError, UnavailableError, first_line
 from sanderling.serve.descriptions import describe_config, describe_model, describe_server
-from sanderling.serve.errors import NotFoundError, NotReadyError, RequestError, code_of, told
+from sanderling.serve.errors import NotFoundError, NotReadyError, RequestError, TooLargeError, code_of, told
 from sanderling.serve.grpc_ import inference_pb2 as messages
 from sanderling.serve.grpc_.arrivals import Arrivals
 from sanderling.serve.grpc_.inference import Inference, plain
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     ParsedCall = Callable[[Any], Awaitable[Message]]
 
 SERVICE = "inference.GRPCInferenceService"
+_MOST_BYTES = 2**20  # of a call that brings no tensors: it is parsed in the event loop
 _MOST_IN_FLIGHT = 64  # of a stream: more are read when answers have left
 _LONGEST_DETAILS = 2000  # characters: they travel in a header, which clients bound
 
@@ -259,6 +260,8 @@ def _parsed(name: str, call: ParsedCall) -> Call:
     async def parsed(message: bytes, _: Context) -> bytes:
         from google.protobuf.message import DecodeError
 
+        if len(message) > _MOST_BYTES:
+            raise TooLargeError(f"the message has {len(message)} bytes: at most {_MOST_BYTES} are taken by {name}")
         try:
             request = kind.FromString(message)
         except DecodeError as error:

@@ -18,6 +18,9 @@ _VARINT, _FIXED64, _LENGTH_DELIMITED, _FIXED32 = 0, 1, 2, 5
 _FIXED_BYTES = {_FIXED64: 8, _FIXED32: 4}
 _LONGEST_VARINT = 10
 _RAW_INPUT_CONTENTS = 7
+_INPUTS = 5
+_CONTENTS = 5  # of an input
+_MOST_TOLD = 64 * 1024  # bytes of an input beside its contents
 _RAW_OUTPUT_CONTENTS_TAG = 6 << 3 | _LENGTH_DELIMITED
 _ERROR_MESSAGE_TAG = 1 << 3 | _LENGTH_DELIMITED
 _INFER_RESPONSE_TAG = 2 << 3 | _LENGTH_DELIMITED
@@ -42,6 +45,8 @@ def split_request(message: bytes) -> tuple[bytes, list[memoryview]]:
             return b"".join(rest), tensors
         tag, begin = _read_varint(message, at)
         begin, end = _extent(message, tag & 7, begin)
+        if tag >> 3 == _INPUTS and end - begin > _MOST_TOLD:
+            _check_input(message, begin, end)
         if tag >> 3 == _RAW_INPUT_CONTENTS and tag & 7 == _LENGTH_DELIMITED:
             tensors.append(view[begin:end])
             rest.append(view[rest_from:at])
@@ -67,6 +72,23 @@ def stream_error(text: str, response: bytes) -> bytes:
     """A ``ModelStreamInferResponse`` with an error, and an answer that says which request it was."""
     encoded = text.encode()
     return _prefix(_ERROR_MESSAGE_TAG, len(encoded)) + encoded + stream_response(response)
+
+
+def _check_input(message: bytes, at: int, end: int) -> None:
+    """See that an input is large by its contents: what else it has is parsed one by one, which others wait for."""
+    told = 0
+    for _ in range(_MOST_FIELDS):
+        if at >= end:
+            break
+        tag, begin = _read_varint(message, at)
+        _, after = _extent(message, tag & 7, begin)
+        told += 0 if tag >> 3 == _CONTENTS else after - at
+        at = after
+    if at < end or told > _MOST_TOLD:
+        raise RequestError(
+            f"an input has more than {_MOST_TOLD} bytes or {_MOST_FIELDS} fields beside its contents: expected a name, "
+            "a datatype, a shape and some parameters"
+        )
 
 
 def _extent(message: bytes, wire_type: int, begin: int) -> tuple[int, int]:
