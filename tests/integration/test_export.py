@@ -166,6 +166,17 @@ def test_check_names_operator_and_node_and_ends_with_1(sanderling_here, work):
     assert "strange.onnx is refused by openvino (cpu)" in done.stdout
 
 
+def test_check_names_every_operator_without_a_kernel(sanderling_here, work):
+    model = conv_classifier()
+    for place, operator in ((2, "Unheard"), (4, "Unseen"), (1, "Unheard")):
+        model.graph.node[place].op_type, model.graph.node[place].domain = operator, "com.example"
+    model.opset_import.append(onnx.helper.make_opsetid("com.example", 1))
+    done = sanderling_here("check", save(model, work / "strange.onnx"), "--target", "ort", "--json")
+    assert done.code == 1
+    refused = {item["operator"]: item["nodes"] for item in done.answer["refusals"][""]}
+    assert refused == {"Unheard": ["bn", "relu"], "Unseen": ["flatten"]}
+
+
 def test_check_tells_what_an_export_does_by_itself(sanderling_here, package):
     arguments = ("check", package, "--target", "openvino", "--device", "npu", "--variant", "int8")
     answer = sanderling_here(*arguments, "--json").answer
