@@ -73,8 +73,8 @@ def test_toolkit_that_is_missing_is_one_line(refused_here, package, monkeypatch,
 @pytest.mark.parametrize(
     ("variant", "options", "says"),
     [
-        ("int8", {"algorithm": "mmse"}, "it needs --option calibration="),
-        ("fp32", {"algorithm": "best", "calibration": "x"}, "algorithm=best: expected normal or mmse or kl_divergence"),
+        ("int8", {"algorithm": "normal"}, "it needs --option calibration="),
+        ("fp32", {"algorithm": "best", "calibration": "x"}, "algorithm=best: expected normal or kl_divergence"),
         ("int8", {"calibration": "x"}, "variant 'int8' is int8; add --variant fp32"),
         ("fp32", {"agreement": "99"}, "it needs --option evaluation="),
         ("fp32", {"layers": "some"}, "layers=some: expected on or off"),
