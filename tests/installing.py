@@ -1,4 +1,4 @@
-"""Engines that are installed on request, as a user would: into the cache folder, once for all sessions."""
+"""Engines and tools that are installed on request, as a user would: into the cache folder, once for all sessions."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import functools
 from sanderling.core.errors import UnavailableError
 from sanderling.core.progress import Silent
 from sanderling.run.mindspore_lite.library import Libraries
+from sanderling.workshop.targets.harmonyos import toolchain
 
 
 @functools.cache
@@ -17,3 +18,13 @@ def install_mindspore() -> str:
     except UnavailableError as error:
         return str(error)
     return ""
+
+
+@functools.cache
+def install_arkts() -> str:
+    """Fetch the npm packages that check ArkTS; the reason where Node.js or they cannot be had, else nothing."""
+    try:
+        toolchain.install(Silent())
+    except UnavailableError as error:
+        return str(error)
+    return toolchain.state().hint

@@ -22,7 +22,7 @@ from sanderling.workshop.targets.harmonyos import toolchain
 from sanderling.workshop.targets.harmonyos.module import MODULE, RAWFILE
 
 _SOURCES = f"{MODULE}/src/main/ets"
-_IMPORTS = (
+IMPORTS = (
     f"{MODULE}={MODULE}/Index.ets",
     f"libsanderling.so={MODULE}/src/main/cpp/types/libsanderling/Index.d.ts",
 )
@@ -60,7 +60,7 @@ def prove_project(
 
 def check_sources(folder: Path) -> Proof:
     """Types, and the rules of ArkTS, of every ``.ets`` file."""
-    told = _json(toolchain.run_script("check.js", [str(folder), *_IMPORTS]))
+    told = _json(toolchain.run_script("check.js", [str(folder), *IMPORTS]))
     found = [
         f"{each['file']}:{each['line']} {each['message']}" for each in told["findings"] if each["severity"] == "error"
     ]

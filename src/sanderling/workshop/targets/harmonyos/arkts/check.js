@@ -3,6 +3,7 @@
 'use strict';
 const fs = require('fs');
 const path = require('path');
+const { answer } = require('./answer');
 const { ts, DECLARATIONS, checkOptions, resolveImport } = require('./compiler');
 
 const UNREAD = 6133;
@@ -71,7 +72,7 @@ function main([folder, ...pairs]) {
       .map((each) => finding(each, root, 'rules')),
   ];
   const { version } = require('ohos-typescript/package.json');
-  process.stdout.write(`${JSON.stringify({ compiler: `ohos-typescript ${version}`, files: files.length, findings })}\n`);
+  return { compiler: `ohos-typescript ${version}`, files: files.length, findings };
 }
 
-main(process.argv.slice(2));
+answer(main);

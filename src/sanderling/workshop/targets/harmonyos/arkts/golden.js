@@ -1,9 +1,10 @@
 // usage: node golden.js MODULE RAWFILE JOB   Runs an exported package's self-test on the `.ets` files of MODULE.
-// JOB is a file: {"elsewhere": {file: ONNX file}, "channelsLast": [inputs], "optimization": level of ONNX Runtime}. Answers
-// {"lanes": [report], "queued": report}: all golden calls lane by lane, and all of them at once through the queue.
+// JOB is a file: {"elsewhere": {file: ONNX file}, "channelsLast": [inputs], "optimization": level of ONNX Runtime}.
+// Answers {"lanes": [report], "queued": report}: all golden calls lane by lane, and all of them at once through the queue.
 'use strict';
 const fs = require('fs');
 const path = require('path');
+const { answer } = require('./answer');
 require('./load');
 const { resourceManager } = require('./folder');
 const { control } = require('./standins/@kit.MindSporeLiteKit');
@@ -58,10 +59,7 @@ async function main([module_, rawfile, jobFile]) {
   control.calls.length = 0;
   const together = await queued(own, session);
   session.close();
-  process.stdout.write(`${JSON.stringify({ lanes, queued: together })}\n`);
+  return { lanes, queued: together };
 }
 
-main(process.argv.slice(2)).catch((error) => {
-  process.stderr.write(`${error.message.split('\n')[0]}\n`);
-  process.exitCode = 1;
-});
+answer(main);

@@ -1,8 +1,9 @@
 // usage: node vectors.js POLICY_FOLDER CASES   Replays decisions on the `.ets` files of POLICY_FOLDER.
-// CASES is a file with a JSON list of {function: "file.name", arguments: [in order]}; answers one JSON list with each result.
+// CASES is a file with a JSON list of {function: "file.name", arguments: [in order]}; answers a JSON list of results.
 'use strict';
 const fs = require('fs');
 const path = require('path');
+const { answer } = require('./answer');
 require('./load');
 
 const camel = (name) => name.replace(/_([a-z])/g, (_, letter) => letter.toUpperCase());
@@ -27,13 +28,12 @@ function given(value) {
 }
 
 function main([folder, cases]) {
-  const answers = JSON.parse(fs.readFileSync(cases, 'utf8')).map((each) => {
+  return JSON.parse(fs.readFileSync(cases, 'utf8')).map((each) => {
     const [file, name] = each.function.split('.');
     const called = require(path.resolve(folder, `${file}.ets`))[camel(name)];
     if (called === undefined) throw new Error(`${file}.ets has no function ${camel(name)}`);
     return given(called(...taken(each.arguments)));
   });
-  process.stdout.write(`${JSON.stringify(answers)}\n`);
 }
 
-main(process.argv.slice(2));
+answer(main);

@@ -6,11 +6,9 @@ from pathlib import Path
 import pytest
 
 from sanderling.api import build
-from sanderling.core.errors import SanderlingError
-from sanderling.core.progress import Silent
 from sanderling.model.package import Package
-from sanderling.workshop.targets.harmonyos import toolchain
 from sanderling.workshop.targets.harmonyos.module import FILES, RAWFILE, write_description, write_project
+from tests.installing import install_arkts
 from tests.models import conv_classifier, save
 from tests.samples import write_samples
 
@@ -20,12 +18,9 @@ THERMAL = {"leave": "OVERHEATED", "return": "WARM"}
 @pytest.fixture(scope="session")
 def arkts() -> None:
     """Node and its packages, fetched once; skipped where they cannot be had."""
-    if toolchain.state().usable:
-        return
-    try:
-        toolchain.install(Silent())
-    except SanderlingError as error:
-        pytest.skip(f"ArkTS is not checked: {error}")
+    reason = install_arkts()
+    if reason:
+        pytest.skip(f"ArkTS is not checked: {reason}")
 
 
 @pytest.fixture(scope="session")

@@ -13,8 +13,8 @@ from sanderling.workshop.targets.harmonyos import toolchain
 from tests.arkts import MODULE, SOURCES
 
 SOURCE = MODULE / "src" / "main" / "cpp"
-STUBS = Path(__file__).parents[3] / "data" / "ohos"
-SCRIPT = Path(__file__).parents[3] / "data" / "arkts" / "offline.js"
+STUBS = Path(__file__).parents[4] / "data" / "ohos"
+SCRIPT = Path(__file__).parents[4] / "data" / "arkts" / "offline.js"
 WARNINGS = ("-Wall", "-Wextra", "-Werror")
 
 LIFE = """
@@ -31,7 +31,11 @@ int main() {
         std::printf("%g %d ", static_cast<float *>(model.Outputs()[0].data)[2], live() > 0);
     }
     for (const char *text : {"bad", "old"}) {
-        try { sanderling::Model model(bytes(text), "HIAI_F"); } catch (const std::runtime_error &) { std::printf("%s ", text); }
+        try {
+            sanderling::Model model(bytes(text), "HIAI_F");
+        } catch (const std::runtime_error &) {
+            std::printf("%s ", text);
+        }
     }
     std::printf("%d", live());
 }

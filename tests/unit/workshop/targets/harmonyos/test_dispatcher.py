@@ -23,7 +23,7 @@ class Traced:
     """Drives Python's dispatcher at random, and keeps each step with what it gave."""
 
     def __init__(self, seed: int, spill: str) -> None:
-        self.source = random.Random(seed)  # noqa: S311 - a trace, no secret
+        self.source = random.Random(seed)
         self.rules = SchedulingRules(spill=spill, queue_limit=24, patience_ms=100.0)
         self.dispatcher = Dispatcher(self.rules)
         for name, batching in BATCHING.items():
