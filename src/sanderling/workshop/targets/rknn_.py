@@ -293,6 +293,7 @@ def _proofs(net: FixedRows, request: ExportRequest, plan: _Plan) -> tuple[Proof,
         what = f"{len(golden)} golden calls, least cosine similarity with FP32"
         proofs = [Proof(what, on, least, _CALIBRATED_COSINE, passed=least >= _CALIBRATED_COSINE)]
     if plan.evaluation is not None:
+        request.progress.stage("compare first classes", len(plan.evaluation))
         reference: Executable = engine().load(request.package.file(plan.variant.file), EngineOptions())
         with closing(reference):
             proofs.append(agreement_proof(net, reference, plan.evaluation, plan.agreement_percent, on=on))
