@@ -31,7 +31,7 @@ from sanderling.run.engines.rknn_ import CHIPS, as_ours, toolkit_python
 from sanderling.run.isolated import IsolatedExecutable, Worker
 from sanderling.run.rknn.toolkit import LayerError
 from sanderling.workshop.targets.base import Exported, ExportRequest, Proof, Refusal, Tool, chosen_variant
-from sanderling.workshop.targets.fixed_rows import FixedRows, batch_of, dynamic_refusals
+from sanderling.workshop.targets.fixed_rows import FixedRows, batch_of, dynamic_refusals, repeated
 from sanderling.workshop.targets.proving import agreement_proof, engine_refusals, golden_proof, refusal_of
 from sanderling.workshop.targets.rknn_layers import compare, cosine, opened, worst
 
@@ -132,6 +132,7 @@ class _Plan:
 
     Attributes:
         model: with a batch of ``rows``.
+        rows: that a dynamic batch got; None where it has a size of its own.
         samples: that the toolkit quantises with; None where codes or floats stay.
         call: one golden call with ``rows`` rows, for the analysis.
     """
@@ -139,7 +140,7 @@ class _Plan:
     chip: str
     variant: Variant
     model: onnx.ModelProto
-    rows: int
+    rows: int | None
     file: Path
     samples: Samples | None
     algorithm: str
@@ -177,8 +178,9 @@ def _plan(request: ExportRequest, variant: Variant) -> _Plan:
         )
     if "agreement" in options and "evaluation" not in options:
         raise OptionError("target 'rknn', --option agreement: it needs --option evaluation=DIR|CSV|FILE.npz")
-    rows = batch_of(request)
-    model = _lowered(with_rows(read_graph(package.file(variant.file)), rows))
+    graph = read_graph(package.file(variant.file))
+    rows = batch_of(request, graph)
+    model = _lowered(graph if rows is None else with_rows(graph, rows))
     quantised = "int8" if "calibration" in options else variant.id
     call = package.golden().call(0)
     return _Plan(
@@ -192,7 +194,7 @@ def _plan(request: ExportRequest, variant: Variant) -> _Plan:
         evaluation=_samples(options, "evaluation", package, request.progress),
         agreement_percent=_percent(options, _CALIBRATED_PERCENT if "calibration" in options else _AGREEMENT_PERCENT),
         analysed=layers == "on",
-        call={name: _repeated(array, rows) for name, array in call.items()},
+        call={name: repeated(array, rows) for name, array in call.items()},
     )
 
 
@@ -247,7 +249,7 @@ class _Job:
             files: list[Path] = []
             for name, array in samples.one(index).items():
                 files.append(self._scratch / f"sample-{index}-{len(files)}.npy")
-                np.save(files[-1], _repeated(array, self._plan.rows))
+                np.save(files[-1], repeated(array, self._plan.rows))
                 assert name in self._plan.call
             lines.append(" ".join(map(str, files)))
         return lines
@@ -329,7 +331,7 @@ def _exported(plan: _Plan, proofs: tuple[Proof, ...], layers: Sequence[LayerErro
             "scp BOARD:net/benchmark.json .",
         ),
         notes=tuple(notes),
-        details={"form": plan.form, "batch": plan.rows},
+        details={"form": plan.form, "batch": len(next(iter(plan.call.values())))},
     )
 
 
@@ -358,14 +360,8 @@ def _write_device_files(package: Package, plan: _Plan, folder: Path) -> None:
         shutil.copyfile(source, folder / _SCRIPT)
 
 
-def _calls_repeated(array: Array, rows: int) -> Array:
-    return np.stack([_repeated(call, rows) for call in array])
-
-
-def _repeated(array: Array, rows: int) -> Array:
-    """The rows, the last one repeated up to ``rows``."""
-    given = len(array)
-    return array if given >= rows else array[np.minimum(np.arange(rows), given - 1)]
+def _calls_repeated(array: Array, rows: int | None) -> Array:
+    return np.stack([repeated(call, rows) for call in array])
 
 
 def _samples(
