@@ -33,10 +33,8 @@ def running(settings: Settings, *, wait: bool = True) -> Iterator[Server]:
         kept[:] = [server, lambda: loop.call_soon_threadsafe(stop.set)]
         if not wait:
             started.set()
-        try:
-            await server.start()
-        finally:
-            started.set()
+        await server.start()
+        started.set()
         await stop.wait()
         await server.stop()
 

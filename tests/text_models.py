@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from sanderling.core.errors import EngineError, OptionError
+from sanderling.core.errors import OptionError
 from sanderling.model.text import TextSpec
 from sanderling.run.text.base import GREEDY, Message, Sampling
 
@@ -98,7 +98,9 @@ class AlphabetGeneration:
         return scores
 
     def next(self) -> int:
-        raise EngineError("the session chooses")
+        token = int(self.logits().argmax())
+        self.append([token])
+        return token
 
     def rewind(self, length: int) -> None:
         assert 0 <= length <= len(self.ids)

@@ -1,8 +1,8 @@
 """A camera beside a language model: `python -m benchmarks.text.sharing CHAT.sdl PICTURES.sdl [--seconds S]`.
 
 Pictures come at 30 a second, each of no use after 33 ms. Beside them a model writes an answer, or reads one long prompt
-after the other. Measured: pictures that were late or refused, and what is left of the model's own speed; in one
-runtime, where steps and pictures take turns by the policy, and as two sessions that know nothing of each other.
+after the other, or rests. Measured: pictures that were late or refused, and what is left of the model's own speed; in
+one runtime, where steps and pictures take turns by the policy, and as two sessions that know nothing of each other.
 """
 
 from __future__ import annotations
@@ -112,6 +112,12 @@ def write(text: Text, seconds: float) -> float:
     return rate
 
 
+def rest(text: Text, seconds: float) -> float:  # noqa: ARG001 - what the camera has by itself
+    """Nothing."""
+    time.sleep(seconds)
+    return 1.0
+
+
 def read(text: Text, seconds: float) -> float:
     """Tokens a second of prompts of 512 tokens, one after the other, none like another."""
     began_s, tokens, number = time.monotonic(), 0, 0
@@ -183,7 +189,7 @@ def main() -> None:
     for threads in arguments.threads:
         for setting in (together, apart):
             with setting(arguments.chat, arguments.pictures, threads) as (text, session):
-                for work in (write, read):
+                for work in (rest, write, read):
                     each = measure(setting.__name__, work, text, session, threads, arguments.seconds)
                     found.append(each)
                     print(_told(each), flush=True)

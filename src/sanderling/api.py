@@ -11,6 +11,7 @@ from sanderling.core.progress import Progress, Silent
 from sanderling.measure.bench import bench
 from sanderling.measure.doctor import doctor, leaks
 from sanderling.measure.inspection import inspect
+from sanderling.measure.text import bench_text
 from sanderling.measure.tune import TuneResult
 from sanderling.measure.tune import tune as measure_candidates
 from sanderling.measure.verify import verify
@@ -31,6 +32,7 @@ __all__ = [
     "Pool",
     "bench",
     "bench_on",
+    "bench_text",
     "build",
     "build_text",
     "check",
@@ -205,7 +207,8 @@ def build_text(
         source: a Hugging Face folder with safetensors, or a GGUF file.
         output: ``NAME.sdl`` (a folder) or ``NAME.sdl.zip``.
         precision: a part of ``fp32,fp16,int8,int4``; ``int8`` by default.
-        budget: ``perplexity=5``: by how many percent perplexity may rise over FP32's; 5 by default.
+        budget: ``perplexity=5``: by how many percent perplexity may rise over FP32's. Without one int8 is held to 5,
+            and int4 has four bits everywhere but in the head and the embedding.
         calibration: text file to decide on; prose and docstrings that are always there by default.
         evaluation: text file to report on; other such texts by default.
         threads: of each measured call; 0 means all usable cores.

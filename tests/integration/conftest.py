@@ -29,6 +29,19 @@ COMMAND = Path(sys.executable).with_name("sanderling")
 TIMEOUT_S = 120
 LITE0_CROPS = 24
 ONNXRUNTIME_SESSION = ".ses"  # importing onnxruntime 1.32 writes this into the temporary folder
+STAGE_STARTS = (
+    "note: ",
+    "train, epoch ",
+    "check for ",
+    "write .ort",
+    "write IR",
+    "build for ",
+    "run golden vectors",
+    "reach ",
+    "copy to ",
+    "verify on ",
+    "measure on ",
+)
 STAGES = {
     "read ONNX",
     "load PyTorch module",
@@ -48,6 +61,11 @@ STAGES = {
     "search mixed precision",
     "measure accuracy",
     "measure latency",
+    "look at the source",
+    "convert",
+    "score texts with FP32",
+    "measure speed",
+    "measure perplexity",
     "measure memory",
     "hashes",
     "golden vectors",
@@ -75,7 +93,7 @@ class Finished:
     def error(self):
         """The one line that says what is wrong; there may be progress before it, and nothing else."""
         *progress, last = self.stderr.splitlines() or [""]
-        strange = [line for line in progress if line not in STAGES and not line.startswith(("note: ", "train, epoch "))]
+        strange = [line for line in progress if line not in STAGES and not line.startswith(STAGE_STARTS)]
         assert strange == [], f"besides progress, stderr has:\n{self.stderr}"
         assert last.startswith("sanderling: error: "), f"the last line is no error:\n{self.stderr}"
         return last.removeprefix("sanderling: error: ")

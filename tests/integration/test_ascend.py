@@ -12,7 +12,7 @@ from sanderling.api import export
 from sanderling.core.progress import Silent
 from sanderling.measure.samples import SampleReader
 from sanderling.model.package import Package
-from sanderling.workshop.targets.ascend.reference import in_standard_onnx, largest_difference
+from sanderling.workshop.targets.ascend.reference import difference, in_standard_onnx
 from tests.models import run_directly
 
 
@@ -28,7 +28,6 @@ def out(package):
     result = export(
         package, package.parent / "out", target="ascend", variant="int8", options={"source": "nv12", "batch": "1,8"}
     )
-    assert result.record["seconds"] < 60
     return result
 
 
@@ -41,7 +40,7 @@ def feeds_of(package: Path):
 def test_int8_equals_its_qdq_graph_within_a_step_on_photos(package, out):
     qdq, deploy = onnx.load(package / "model.int8.onnx"), onnx.load(out.path / "model.onnx")
     calls = feeds_of(package)
-    assert largest_difference(qdq, deploy, calls[:6]) <= 1.0
+    assert difference(qdq, deploy, calls[:6]).steps <= 1.0
     scores = [
         np.concatenate([next(iter(run_directly(model, feeds).values())) for feeds in calls])
         for model in (qdq, in_standard_onnx(deploy))

@@ -8,7 +8,7 @@ import onnxruntime
 import pytest
 
 from sanderling.api import build, doctor, export, load, verify
-from sanderling.workshop.targets.ascend.reference import in_standard_onnx, largest_difference
+from sanderling.workshop.targets.ascend.reference import difference, in_standard_onnx
 from tests.models import run_directly
 
 ROOT = Path(__file__).parents[2]
@@ -155,7 +155,7 @@ def test_ascend_form_of_int8_equals_it_within_a_step(result, data, tmp_path):
     with np.load(data / "evaluation.npz") as arrays:
         calls = [{"input": images} for images in np.split(arrays["input"][:500], 5)]
     qdq, deploy = onnx.load(result.path / "model.int8.onnx"), onnx.load(tmp_path / "out" / "model.onnx")
-    assert largest_difference(qdq, deploy, calls) <= 1.0
+    assert difference(qdq, deploy, calls).steps <= 1.0
     scores = [
         np.concatenate([next(iter(run_directly(model, feeds).values())) for feeds in calls])
         for model in (qdq, in_standard_onnx(deploy))

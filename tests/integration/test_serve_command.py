@@ -26,6 +26,7 @@ from tests.serving import RawClient, ask, get, infer, post, read_binary, running
 from tests.unit.serve.packages import classifier_package
 
 IMAGE = random_arrays({"image": (1, 3, 8, 8)}, seed=3)["image"]
+TOKEN = "secret"
 NO_OTHERS = ("--grpc", "-1", "--metrics", "-1")
 
 
@@ -216,3 +217,31 @@ def test_a_thousand_idle_connections_cost_little(package):
 def test_ten_thousand_idle_connections_cost_little(package):
     raise_file_limit()
     check_idle_connections(package, 10_000 - 1)
+
+
+def policy_of(port: int) -> dict:
+    request = f"GET /v1/control/policy?model=tiny HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {TOKEN}\r\n\r\n"
+    return json.loads(ask(port, request.encode()).json["policy"])
+
+
+def test_sighup_swaps_the_policy_and_refuses_a_bad_one(package, tmp_path):
+    policy = tmp_path / "policy.json"
+    policy.write_text('{"batchTuning": {"maxBatchSize": 2}}')
+    options = ("--policy", policy, "--http", 0, *NO_OTHERS, "--log-json")
+    with serving(package, *options, SANDERLING_TOKEN=TOKEN) as (process, said):
+        port = said["ports"]["http"]
+        assert policy_of(port)["batchTuning"]["maxBatchSize"] == 2
+        with RawClient(port) as client:
+            policy.write_text('{"batchTuning": {"maxBatchSize": 7}}')
+            process.send_signal(signal.SIGHUP)
+            while policy_of(port)["batchTuning"]["maxBatchSize"] != 7:
+                assert client.ask(infer("tiny", "image", IMAGE)).status == 200
+            policy.write_text('{"batchTuning": {"maxBatchSize": "many"}}')
+            process.send_signal(signal.SIGHUP)
+            while (event := json.loads(process.stderr.readline()))["event"] != "reload-refused":
+                assert client.ask(infer("tiny", "image", IMAGE)).status == 200
+            assert "the policy stays as it was" in event["message"]
+            assert policy_of(port)["batchTuning"]["maxBatchSize"] == 7
+            assert client.ask(infer("tiny", "image", IMAGE)).status == 200
+        process.terminate()
+        assert process.wait(20) == 0

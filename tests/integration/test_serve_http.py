@@ -8,9 +8,12 @@ import io
 import json
 import socket
 import time
+import zlib
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
+import tritonclient.grpc as triton_grpc
 import tritonclient.http as triton
 import tritonclient.http.aio as triton_aio
 from PIL import Image
@@ -19,6 +22,7 @@ from tritonclient.utils import InferenceServerException
 from sanderling.model.preprocessing import Preprocessing
 from sanderling.serve.settings import Limits, Settings
 from tests.engines import ALWAYS, Script, scripted_session, wait_until
+from tests.grpc_server import serving as grpc_serving
 from tests.models import conv_classifier, random_arrays, run_directly, sum_and_difference
 from tests.serving import RawClient, ask, binary_body, get, infer, post, read_binary, running
 from tests.unit.run.guard.packages import package_of
@@ -96,6 +100,40 @@ def test_tritons_client_may_pack_its_requests(client, algorithm):
     for binary in (True, False):
         result = client.infer("tiny", [image_input(binary)], request_compression_algorithm=algorithm)
         np.testing.assert_allclose(result.as_numpy("scores"), SCORES, atol=1e-4)
+
+
+@pytest.mark.parametrize("algorithm", ["gzip", "deflate"])
+@pytest.mark.parametrize("rows", [2, 64])
+@pytest.mark.parametrize("binary", [True, False])
+def test_tritons_client_may_ask_for_packed_answers(roomy_sum, algorithm, rows, binary):
+    array = np.tile(
+        np.arange(60, dtype=np.float32), (rows * 16, 1)
+    )  # of 64 rows the answer is packed in another thread
+    inputs = []
+    for name in "ab":
+        inputs.append(triton.InferInput(name, list(array.shape), "FP32"))
+        inputs[-1].set_data_from_numpy(array)
+    wanted = [triton.InferRequestedOutput(name, binary_data=binary) for name in ("sum", "difference")]
+    with triton.InferenceServerClient(f"127.0.0.1:{roomy_sum}") as client:
+        result = client.infer("sum", inputs, outputs=wanted, response_compression_algorithm=algorithm)
+    np.testing.assert_array_equal(result.as_numpy("sum"), 2 * array)
+    np.testing.assert_array_equal(result.as_numpy("difference"), 0 * array)
+
+
+def test_answers_are_packed_only_where_that_is_asked_for_and_pays(port, roomy_sum):
+    assert "content-encoding" not in ask(port, get("/openapi.json")).headers
+    asked = b"GET %s HTTP/1.1\r\nHost: x\r\nAccept-Encoding: gzip\r\n\r\n"
+    answer = ask(port, asked % b"/openapi.json")
+    assert (answer.headers["content-encoding"], answer.headers["vary"]) == ("gzip", "Accept-Encoding")
+    assert json.loads(gzip.decompress(answer.body))["openapi"] == "3.1.0"
+    assert "content-encoding" not in ask(port, asked % b"/v2/health/live").headers
+    assert "content-encoding" not in ask(port, asked % b"/dashboard/app.js").headers
+    rows = np.zeros((1000, 60), np.float32)
+    entries = [{"name": name, "datatype": "FP32", "shape": list(rows.shape), "data": rows.tolist()} for name in "ab"]
+    asked_infer = post("/v2/models/sum/infer", json.dumps({"inputs": entries}).encode(), Accept_Encoding="deflate")
+    answer = ask(roomy_sum, asked_infer)
+    assert answer.headers["content-encoding"] == "deflate"
+    assert len(answer.body) < 5000 < len(zlib.decompress(answer.body))
 
 
 def test_tritons_client_gets_classes(client):
@@ -437,6 +475,37 @@ def test_a_client_that_hangs_up_frees_its_place(server, port, package):
     finally:
         script.release.set()
         server.services.plane.remove("stuck")
+
+
+@contextmanager
+def found_just_before_it_leaves(plane, package, monkeypatch):
+    """Requests of ``moving`` find its version 1, which is taken away at once; version 2 answers."""
+    old = plane.add(scripted_session(package), name="moving")
+    plane.add(scripted_session(package), name="moving", version="2")
+    plane.remove("moving", "1")
+    find, found = plane.model, [old]
+    monkeypatch.setattr(plane, "model", lambda name, version="": found.pop() if found else find(name, version))
+    yield
+    plane.remove("moving")
+
+
+def test_an_answer_names_the_version_that_has_answered(server, port, package, monkeypatch):
+    with found_just_before_it_leaves(server.services.plane, package, monkeypatch):
+        answer = ask(port, infer("moving", "image", IMAGE))
+    length = int(answer.headers["inference-header-content-length"])
+    assert json.loads(answer.body[:length])["model_version"] == "2"
+
+
+def test_an_answer_over_grpc_names_the_version_that_has_answered(server, package, monkeypatch):
+    plane = server.services.plane
+    with (
+        grpc_serving(plane) as address,
+        triton_grpc.InferenceServerClient(address) as client,
+        found_just_before_it_leaves(plane, package, monkeypatch),
+    ):
+        tensor = triton_grpc.InferInput("image", list(IMAGE.shape), "FP32")
+        tensor.set_data_from_numpy(IMAGE)
+        assert client.infer("moving", [tensor]).get_response().model_version == "2"
 
 
 def test_a_streamed_answer_and_keep_alive_share_a_connection(port):

@@ -65,7 +65,10 @@ def inspect(
 def build(
     source: Annotated[
         str,
-        typer.Argument(metavar="SOURCE", help="FILE.onnx, FILE.pt2, package.module:factory, or a pickled module."),
+        typer.Argument(
+            metavar="SOURCE",
+            help="FILE.onnx, FILE.pt2, package.module:factory, pickled module; language model: folder or GGUF.",
+        ),
     ],
     output: Annotated[Path, typer.Option("--output", "-o", help="NAME.sdl, or NAME.sdl.zip for a single file.")],
     inputs: Annotated[
@@ -84,7 +87,7 @@ def build(
         Path | None, typer.Option("--eval", help="Folder, CSV or .npz to measure accuracy on.")
     ] = None,
     budget: Annotated[
-        str | None, typer.Option(help="top1=0.8, map=1 or agreement=2 (points), or cosine=0.001.")
+        str | None, typer.Option(help="top1=0.8, map=1, agreement=2 (points), cosine=0.001, or perplexity=5 (percent).")
     ] = None,
     precision: Annotated[
         str | None,
@@ -105,7 +108,10 @@ def build(
     trust_pickle: Annotated[
         bool, typer.Option("--trust-pickle", help="Load a pickled module: it runs its code.")
     ] = False,
-    task: Annotated[str | None, typer.Option(help="embeddings: a model of sentences, with --tokenizer.")] = None,
+    task: Annotated[
+        str | None,
+        typer.Option(help="text-generation: a language model; embeddings: a model of sentences, with --tokenizer."),
+    ] = None,
     tokenizer: Annotated[Path | None, typer.Option(help="tokenizer.json of a model of sentences.")] = None,
     threads: Threads = 0,
     repeats: Annotated[int, typer.Option(min=1, help="Timed calls of each variant.")] = 100,
@@ -118,6 +124,36 @@ def build(
 ) -> None:
     """Build a verified package: export, simplify, quantise, measure, choose, report."""
     with reporting_errors(as_json=as_json):
+        if task == "text-generation":
+            from sanderling.cli.text_building import build_language_model, refuse_others
+
+            others = {
+                "--input": inputs,
+                "--weights": weights,
+                "--factory-args": factory_args != "{}",
+                "--reference": reference,
+                "--dynamic": dynamic,
+                "--mixed-from": mixed_from,
+                "--layers-float": layers_float,
+                "--preprocess": preprocess,
+                "--labels": labels,
+                "--trust-pickle": trust_pickle,
+                "--float-embeddings": float_embeddings,
+                "--tokenizer": tokenizer,
+                "--tune": tune_seconds,
+            }
+            refuse_others(others, f"--task {task}")
+            build_language_model(
+                source,
+                output,
+                precision=precision,
+                budget=budget,
+                calibration=calibration,
+                evaluation=evaluation,
+                threads=threads,
+                as_json=as_json,
+            )
+            return
         from sanderling.api import build as run_build
         from sanderling.api import tune as run_tune
         from sanderling.cli.progress import RichProgress
@@ -265,6 +301,9 @@ def bench(
         Path | None, typer.Option(help="Then time batches on every device here, and add them to this latency table.")
     ] = None,
     batches: Annotated[str, typer.Option(help="Rows of a call that --table times.")] = "1,2,4,8",
+    texts: Annotated[
+        list[Path], typer.Option("--text", help="Of a language model: file that perplexity is measured on; repeatable.")
+    ] = [],  # noqa: B006 - typer reads the default
     on: Annotated[
         str | None,
         typer.Option(metavar="ssh:HOST|hdc:KEY", help="Measure on this device, and keep the result in the package."),
@@ -284,6 +323,16 @@ def bench(
             there = RemoteOptions(tuple(variants), threads, batch, warmup, repeats, command, runner)
             bench_there(package, on, there, measured_here=lean or table is not None, as_json=as_json)
             return
+        from sanderling.cli.text_building import bench_language_model, is_language_model, refuse_others
+
+        if is_language_model(package):
+            others = {"--batch": batch > 1, "--lean": lean, "--table": table}
+            refuse_others(others, "a language model")
+            bench_language_model(
+                package, variants=variants, threads=threads, repeats=repeats, texts=texts, as_json=as_json
+            )
+            return
+        refuse_others({"--text": texts}, "a model that is no language model")
         from sanderling.cli.progress import RichProgress
         from sanderling.core.files import require_folder
         from sanderling.measure.batches import measure_table, parse_batches
@@ -372,7 +421,7 @@ def bisect(
 def verify(
     package: Package,
     evaluation: Annotated[
-        Path | None, typer.Option("--eval", help="Folder, CSV or .npz: measure accuracy again.")
+        Path | None, typer.Option("--eval", help="Folder, CSV, .npz, or a language model's text file: measure again.")
     ] = None,
     threads: Threads = 0,
     as_json: Json = False,

@@ -131,8 +131,14 @@ def inspection(console: Console, found: Inspection) -> None:
     console.print(f"operators: {', '.join(f'{name} {count}' for name, count in found.operators.items())}")
     console.print(
         f"{found.parameters:,} parameters, {megabytes(found.weight_bytes)} of weights, {found.macs:,} MACs, "
-        f"peak activations {megabytes(found.peak_activation_bytes)}, {found.compute_density:.1f} MACs per byte"
+        f"{_activations(found)}{found.compute_density:.1f} MACs per byte"
     )
+    if found.text is not None:
+        console.print(
+            f"language model: {found.text.architecture}, context {found.text.context_length:,} tokens, vocabulary "
+            f"{found.text.vocabulary:,}, {'with' if found.text.chat_template else 'without'} a chat template",
+            soft_wrap=True,
+        )
     rows = [[node.name, node.op_type, f"{node.macs:,}", megabytes(node.weight_bytes)] for node in found.heaviest]
     if rows:
         console.print(table([("heaviest nodes", False), ("operator", False), ("MACs", True), ("weights", True)], rows))
@@ -140,6 +146,12 @@ def inspection(console: Console, found: Inspection) -> None:
         console.print(f"{finding.kind}: {finding.subject}: {finding.detail}", markup=False)
     if not found.findings:
         console.print("nothing looks wrong")
+
+
+def _activations(found: Inspection) -> str:
+    if found.peak_activation_bytes is None:
+        return ""
+    return f"peak activations {megabytes(found.peak_activation_bytes)}, "
 
 
 def labels(console: Console, picture: Path, found: Sequence[Label]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ from pydantic import BaseModel, ConfigDict
 
 from sanderling.core.errors import EngineError, ModelError, OptionError
 from sanderling.core.tensor import TensorSpec
+from sanderling.measure.text_inspection import read_text_graph
 from sanderling.model.cost import GraphCost, graph_cost
 from sanderling.model.graph import (
     all_nodes,
@@ -27,6 +29,7 @@ from sanderling.model.graph import (
     weight_bytes,
 )
 from sanderling.model.package import MANIFEST, Package
+from sanderling.model.text import TextSpec
 from sanderling.run.engines import DEFAULT_ENGINE, engine
 from sanderling.run.engines.base import EngineOptions, Optimization
 
@@ -60,8 +63,10 @@ class Inspection(BaseModel):
 
     Attributes:
         macs: multiply–accumulates of one run, every dynamic axis taken as 1.
-        peak_activation_bytes: most bytes of inputs and intermediate tensors alive at once.
+        peak_activation_bytes: most bytes of inputs and intermediate tensors alive at once; None of a language model,
+            where they depend on the prompt.
         compute_density: MACs per byte of weights and outputs moved.
+        text: what a language model reads and writes; its costs are those of its products with weights, for one token.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -74,10 +79,11 @@ class Inspection(BaseModel):
     parameters: int
     macs: int
     weight_bytes: int
-    peak_activation_bytes: int
+    peak_activation_bytes: int | None
     compute_density: float
     heaviest: tuple[HeavyNode, ...]
     findings: tuple[Finding, ...]
+    text: TextSpec | None = None
 
 
 def inspect(path: str | Path, *, shapes: Mapping[str, Sequence[int]] | None = None) -> Inspection:
@@ -96,6 +102,8 @@ def inspect(path: str | Path, *, shapes: Mapping[str, Sequence[int]] | None = No
     if (file / MANIFEST).is_file() or file.name.endswith((".sdl", ".sdl.zip")):
         package = Package.open(file)
         file = package.file(package.variant().file)
+        if package.manifest.text is not None:
+            return _of_language_model(package, file)
     model = lifted(read_graph(file))
     _fix(model, shapes or {})
     cost = graph_cost(model)
@@ -118,6 +126,27 @@ def inspect(path: str | Path, *, shapes: Mapping[str, Sequence[int]] | None = No
             if node.macs
         ),
         findings=tuple(_findings(model, cost, file)),
+    )
+
+
+def _of_language_model(package: Package, file: Path) -> Inspection:
+    found = read_text_graph(file)
+    macs, read = sum(node.macs for node in found.products), sum(node.weight_bytes for node in found.products)
+    heavy = sorted(found.products, key=lambda node: -node.macs)[:_HEAVIEST]
+    return Inspection(
+        model=file.name,
+        opset=found.opset,
+        inputs=package.manifest.inputs,
+        outputs=package.manifest.outputs,
+        operators=found.operators,
+        parameters=found.parameters,
+        macs=macs,
+        weight_bytes=found.weight_bytes,
+        peak_activation_bytes=None,
+        compute_density=macs / read if read else 0.0,
+        heaviest=tuple(HeavyNode(**asdict(node)) for node in heavy),
+        findings=(),
+        text=package.manifest.text,
     )
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Protocol
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict
@@ -12,16 +11,11 @@ from pydantic import BaseModel, ConfigDict
 from sanderling.core.errors import DataError
 from sanderling.core.tensor import Array
 from sanderling.model.manifest import Accuracy
+from sanderling.run.text.base import TextModel
 
 CONFIDENCE = 0.95
+SCORED_TOKENS = 512
 _POINT_95 = 1.6449  # of the normal distribution
-
-
-class Encodes(Protocol):
-    """What turns a text into ids."""
-
-    def encode(self, text: str) -> list[int]:
-        """Ids of a text."""
 
 
 class Change(BaseModel):
@@ -60,6 +54,16 @@ def perplexity(log_probabilities: Array) -> float:
     return math.exp(-float(log_probabilities.mean()))
 
 
+def text_perplexity(model: TextModel, name: str, text: str, *, most: int = SCORED_TOKENS) -> tuple[float, int]:
+    """Perplexity of the start of a text, and how many tokens were predicted.
+
+    Raises:
+        DataError: the text is too short.
+    """
+    ids = encoded(model, name, text, most=most)
+    return perplexity(model.score(ids)), len(ids) - 1
+
+
 def change(reference: Sequence[Array], other: Sequence[Array]) -> Change:
     """Compare the log-probabilities of the same tokens, of one text or of several as one."""
     expected, found = np.concatenate(reference), np.concatenate(other)
@@ -73,15 +77,15 @@ def change(reference: Sequence[Array], other: Sequence[Array]) -> Change:
     )
 
 
-def encoded(model: Encodes, name: str, text: str, *, tokens: int, vocabulary: int) -> list[int]:
-    """The first ids of a text.
+def encoded(model: TextModel, name: str, text: str, *, most: int) -> list[int]:
+    """The first ids of a text, at most ``most`` and the context.
 
     Raises:
         DataError: the text has fewer than two tokens, or the tokenizer makes ids that the model does not have.
     """
-    ids = model.encode(text)[:tokens]
+    ids = model.encode(text)[: min(most, model.spec.context_length)]
     if len(ids) < 2:
         raise DataError(f"text '{name}' has {len(ids)} tokens: expected some hundred")
-    if max(ids) >= vocabulary:
-        raise DataError(f"the tokenizer does not match the model: it made the id {max(ids)} of {vocabulary}")
+    if max(ids) >= model.spec.vocabulary:
+        raise DataError(f"the tokenizer does not match the model: it made the id {max(ids)} of {model.spec.vocabulary}")
     return ids

@@ -18,19 +18,18 @@ from sanderling.core.errors import EngineError, OptionError, first_line
 from sanderling.core.machine import Machine, describe_machine, usable_cores
 from sanderling.core.progress import Event, Progress, Silent
 from sanderling.core.statistics import percentiles
-from sanderling.measure.perplexity import encoded, perplexity
-from sanderling.measure.text_golden import load_variant
+from sanderling.measure.perplexity import text_perplexity
 from sanderling.measure.texts import default_texts, read_texts
 from sanderling.model.manifest import Latency
 from sanderling.model.package import Package
 from sanderling.model.text import TextSpec
 from sanderling.run.text.base import TextModel
 from sanderling.run.text.engines import text_engine
+from sanderling.run.text.loading import load_model, text_spec
 
 PREFILL_TOKENS = 512
 TTFT_TOKENS = 32
 SHORT_CONTEXT = 16
-SCORED_TOKENS = 512
 _MEMORY_STEPS = 16
 _TIMEOUT_S = 600
 _UNIT_BYTES = 1 if sys.platform == "darwin" else 1024  # of ru_maxrss
@@ -86,7 +85,7 @@ class TextBenchResult(BaseModel):
 
 
 def bench_text(
-    package: Package,
+    path: str | Path,
     *,
     variants: Sequence[str] = (),
     threads: int = 0,
@@ -97,7 +96,7 @@ def bench_text(
     """Measure variants of a language model.
 
     Args:
-        package: that holds one.
+        path: of the package.
         variants: ids; all without any.
         threads: of one call; 0 means all usable cores.
         rounds: in which every variant reads and writes once.
@@ -105,21 +104,24 @@ def bench_text(
         progress: told about each round.
 
     Raises:
-        OptionError: an unknown variant, or no rounds.
+        PackageError: the package is broken.
+        OptionError: an unknown variant, no rounds, or the package is of another kind of model.
         DataError: a text cannot be used.
     """
     if rounds < 1 or threads < 0:
         raise OptionError(f"{rounds} rounds with {threads} threads: expected at least 1 round, and 0 threads or more")
     progress = progress or Silent()
+    package = Package.open(path)
+    text_spec(package)
     chosen = [package.variant(name) for name in variants] or list(package.manifest.variants)
     written = read_texts(texts) if texts else default_texts()
-    models = {variant.id: load_variant(package, variant, threads=threads) for variant in chosen}
+    models = {variant.id: load_model(package, variant, threads=threads) for variant in chosen}
     progress.stage("measure speed", rounds)
     timings = time_models(models, rounds=rounds, progress=progress)
     progress.stage("measure perplexity", len(chosen))
     predicted = {}
     for name, model in models.items():
-        predicted[name] = {title: _perplexity(model, title, text) for title, text in written.items()}
+        predicted[name] = {title: text_perplexity(model, title, text)[0] for title, text in written.items()}
         model.close()
         progress.advance()
     progress.stage("measure memory", len(chosen))
@@ -209,7 +211,7 @@ def _turn(model: TextModel, steps: int) -> _Turn:
     prefill_s = _seconds(lambda: generation.append(prompt))
     long_s = [_seconds(generation.next) for _ in range(steps // 2)]
     generation.rewind(0)
-    ttft_s = _seconds(lambda: (generation.append(prompt[:TTFT_TOKENS]), generation.next()))
+    ttft_s = _seconds(lambda: generation.append(prompt[:TTFT_TOKENS])) + _seconds(generation.next)
     generation.rewind(0)
     generation.append(prompt[:SHORT_CONTEXT])
     generation.next()  # takes the prompt's own scores; each step after it reads a token
@@ -239,12 +241,6 @@ def _summary(turns: Sequence[_Turn]) -> TextTiming:
         ttft_ms=1e3 * float(np.median([turn.ttft_s for turn in turns])),
         inter_token_ms=Latency(p50=told["p50"], p95=told["p95"], p99=told["p99"]),
     )
-
-
-def _perplexity(model: TextModel, title: str, text: str) -> float:
-    tokens = min(SCORED_TOKENS, model.spec.context_length)
-    ids = encoded(model, title, text, tokens=tokens, vocabulary=model.spec.vocabulary)
-    return perplexity(model.score(ids))
 
 
 def _measure(request: str) -> int:

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
 
 import numpy as np
 
-from sanderling.core.errors import SanderlingError
+from sanderling.core.errors import EngineError, ModelError, UnavailableError
 from sanderling.core.progress import Progress
 from sanderling.core.statistics import relative_error
 from sanderling.core.tensor import Array
 from sanderling.measure.checks import Check
+from sanderling.measure.perplexity import text_perplexity
+from sanderling.measure.texts import read_texts
 from sanderling.model.manifest import Variant
 from sanderling.model.package import GoldenVectors, Package
 from sanderling.run.text.base import Generation, TextModel
-from sanderling.run.text.engines import text_engine
+from sanderling.run.text.loading import load_model
 
 PROMPTS = ("What is the capital of France?", "def add(a, b):", "The tide had been going out since before dawn, and")
 STEPS = 8
@@ -57,22 +61,30 @@ def golden_outputs(model: TextModel, prompts: Array, greedy: Array | None = None
     return {"greedy": np.asarray(chosen, np.int64), "scores": np.asarray(scores, np.float32)}
 
 
-def check_text_golden(package: Package, threads: int, progress: Progress) -> list[Check]:
-    """Compute every variant's golden vectors again."""
+def check_text(package: Package, evaluation: str | Path | None, threads: int, progress: Progress) -> list[Check]:
+    """Compute every variant's golden vectors again, and its perplexity on a text where one is given.
+
+    Raises:
+        DataError: the text cannot be used.
+    """
+    texts = read_texts([evaluation]) if evaluation else {}
     golden = package.golden()
     progress.stage("golden vectors", len(package.manifest.variants))
     checks = []
     for variant in package.manifest.variants:
-        checks.append(_check(package, variant, golden, threads))
+        name = f"golden vectors, {variant.id}"
+        try:
+            with closing(load_model(package, variant, threads=threads)) as model:
+                checks.append(
+                    _golden_check(name, package.manifest.golden.tolerance[variant.id], variant, golden, model)
+                )
+                checks += [_told(variant, model, title, text) for title, text in texts.items()]
+        except (EngineError, ModelError) as error:
+            checks.append(Check(name=name, passed=False, detail=str(error)))
+        except UnavailableError as error:
+            checks.append(Check(name=name, passed=True, detail=f"not run here: {error}"))
         progress.advance()
     return checks
-
-
-def load_variant(package: Package, variant: Variant, *, threads: int = 0) -> TextModel:
-    """Load a language model's variant with its own engine."""
-    assert package.manifest.text is not None
-    folder = package.file(variant.file).parent
-    return text_engine(variant.engines[0]).load(folder, package.manifest.text, threads=threads)
 
 
 def _step(generation: Generation, token: int | None) -> int:
@@ -82,19 +94,18 @@ def _step(generation: Generation, token: int | None) -> int:
     return int(token)
 
 
-def _check(package: Package, variant: Variant, golden: GoldenVectors, threads: int) -> Check:
-    name = f"golden vectors, {variant.id}"
-    tolerance = package.manifest.golden.tolerance[variant.id]
+def _golden_check(name: str, tolerance: float, variant: Variant, golden: GoldenVectors, model: TextModel) -> Check:
     expected = golden.outputs[variant.id]
-    try:
-        model = load_variant(package, variant, threads=threads)
-        outputs = golden_outputs(model, golden.inputs["prompts"], expected["greedy"])
-        model.close()
-    except SanderlingError as error:
-        return Check(name=name, passed=False, detail=str(error))
+    outputs = golden_outputs(model, golden.inputs["prompts"], expected["greedy"])
     error = relative_error(expected["scores"], outputs["scores"])
     told = f"relative error {error:.1e} of the scores after {len(golden)} prompts and {STEPS} tokens more"
     return Check(name=name, passed=error <= tolerance, detail=f"{told}, at most {tolerance:.0e}")
+
+
+def _told(variant: Variant, model: TextModel, title: str, text: str) -> Check:
+    """A measurement without a limit: what FP32 has on this text is not in the package."""
+    value, tokens = text_perplexity(model, title, text)
+    return Check(name=f"perplexity, {variant.id}", passed=True, detail=f"{value:.2f} on {tokens} tokens of {title}")
 
 
 def agreeing_tokens(reference: Sequence[int], other: Sequence[int]) -> int:

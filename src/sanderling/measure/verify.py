@@ -26,6 +26,7 @@ from sanderling.measure.checks import Check
 from sanderling.measure.detection import check_objects
 from sanderling.measure.golden import safe_level, wrong_outputs
 from sanderling.measure.samples import SampleReader, check_labels
+from sanderling.measure.text_golden import check_text
 from sanderling.measure.tune.stable import Stable, candidate_of
 from sanderling.model.manifest import Accuracy, Metric, Variant
 from sanderling.model.package import GoldenVectors, Package
@@ -60,7 +61,7 @@ def verify(
 
     Args:
         path: the package.
-        evaluation: folder, CSV or ``.npz`` to measure the accuracy on again.
+        evaluation: folder, CSV or ``.npz`` to measure the accuracy on again; of a language model, a text file.
         threads: of one call; 0 leaves it to the engine.
         progress: told about each step.
 
@@ -74,7 +75,9 @@ def verify(
     problems = package.problems()
     checks = [Check(name="hashes", passed=not problems, detail="; ".join(problems) or _hashes_hold(package))]
     accuracy: dict[str, Accuracy] = {}
-    if not problems:
+    if not problems and package.manifest.text is not None:
+        checks += check_text(package, evaluation, threads, progress)
+    elif not problems:
         checks += _golden_checks(package, threads, progress)
         if evaluation is not None and all(check.passed for check in checks):
             metric, told = _accuracy(package, Path(evaluation), threads, progress)

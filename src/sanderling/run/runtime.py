@@ -36,6 +36,7 @@ from sanderling.run.tickets import ALONE, Call, Fate, Ticket, TicketFuture, deli
 
 FATES = ("requests", "completed", "completed late", "failed", "late", "rejected", "cancelled")
 DRAIN_S = 10.0
+_VISIT_MS = 50.0  # after which a runner does what a thread with other work did not come to
 _TURN_MS = 2.0  # that a thread with other work runs short calls at a time
 _KEPT_EVENTS = 1000
 _KEPT_LATENCIES = 1000
@@ -106,6 +107,8 @@ class Runtime:
         self._asked: dict[str, tuple[float, float]] = {}  # when a model was last asked, and milliseconds it had then
         self._running: dict[int, Batch] = {}
         self._handed: deque[Batch] = deque()  # begun, for a runner
+        self._visiting = 0  # requests that wait for a thread with other work
+        self._visit_asked_ms = 0.0
         self._threads: list[threading.Thread] = []
         self._runners: set[threading.Thread] = set()  # those that wait for work or run it
         self._idle = 0
@@ -379,6 +382,29 @@ class Runtime:
         """Take a request in, under the lock; returns its batch where the caller's own thread should run it."""
         self._check_open(ticket.model)
         self._asked[ticket.model] = now_ms, ticket.deadline_ms - now_ms
+        now_ms = self._admit(ticket, now_ms, wait=wait)
+        if inline and self._dispatcher.waiting == 1 and not self._served[ticket.model].has_rescue:
+            dispatch = self._dispatcher.next(now_ms)
+            if dispatch is not None:
+                return self._begin(dispatch, is_runners=False)
+        ticket.future = Future() if inline else TicketFuture(ticket, self._cancelled)
+        if visit is None or not self._is_short(ticket.model, now_ms):
+            self._wake()
+        else:
+            if not self._visiting:
+                self._visit_asked_ms = now_ms
+            self._visiting += 1
+            visit()
+            self._see_watched()
+        return None
+
+    def _admit(self, ticket: Ticket, now_ms: float, *, wait: bool) -> float:
+        """Put a request into its queue, after a wait for room where the policy says so; returns the time then.
+
+        Raises:
+            DeadlineError: it could not be finished in time even now.
+            QueueFullError: the model's queue is full.
+        """
         refusal = self._dispatcher.submit(ticket, now_ms)
         while refusal == "full" and self._wait_when_full:
             left_ms = ticket.deadline_ms - now_ms if self._rules.drop_late else NEVER
@@ -402,17 +428,7 @@ class Runtime:
         if refusal == "late":
             self._settle(ticket, "late")
             raise late(ticket, now_ms)
-        if inline and self._dispatcher.waiting == 1 and not self._served[ticket.model].has_rescue:
-            dispatch = self._dispatcher.next(now_ms)
-            if dispatch is not None:
-                return self._begin(dispatch, is_runners=False)
-        ticket.future = Future() if inline else TicketFuture(ticket, self._cancelled)
-        if visit is None or not self._is_short(ticket.model, now_ms):
-            self._wake()
-        else:
-            visit()
-            self._see_watched()
-        return None
+        return now_ms
 
     def _is_short(self, name: str, now_ms: float) -> bool:
         """Whether a model's calls may run in a thread with other work; under the lock."""
@@ -499,6 +515,7 @@ class Runtime:
 
         Under the lock.
         """
+        self._visiting = 0
         while (dispatch := self._dispatcher.next(self._now_ms())) is not None:
             is_short = self._is_short(dispatch.model, dispatch.started_ms)
             batch = self._begin(dispatch, is_runners=not is_short)
@@ -556,9 +573,16 @@ class Runtime:
                 self._watch_sleeps = False
 
     def _stand_in(self) -> None:
-        """Start a runner where callers' callbacks, which may wait for other results, hold all up; under the lock."""
+        """See to a runner where a thread does not do what it should; under the lock.
+
+        Callers' callbacks, which may wait for other results, may hold all up, and a thread with other work may not come
+        to short calls.
+        """
+        if self._visiting and self._now_ms() - self._visit_asked_ms > _VISIT_MS:
+            self._visiting = 0
+            self._wake()
         free = len(self._runners) - self._delivering
-        waiting = self._dispatcher.waiting or self._handed
+        waiting = self._dispatcher.waiting > self._visiting or self._handed
         if waiting and not self._idle and free < self._wanted_runners and not self._closing:
             self._runners.add(self._start(self._serve, "sanderling-runner"))
 

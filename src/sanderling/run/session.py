@@ -369,6 +369,11 @@ class Session:
         return {lane.plan.device: lane.plan.kind.value for lane in self._served.lanes}
 
     @property
+    def waiting(self) -> int:
+        """Requests that wait."""
+        return self._runtime.queued(self._served.name)
+
+    @property
     def is_busy(self) -> bool:
         """Whether requests wait or run."""
         return self._runtime.is_busy(self._served.name)

@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import TypeVar
 
 from sanderling.core.errors import NotMetError, RefusedError
+from sanderling.core.progress import Silent
 from sanderling.measure.golden import wrong_outputs
+from sanderling.measure.text_golden import check_text
 from sanderling.measure.verify import check_golden
 from sanderling.model.package import Package
 from sanderling.run.isolated import Worker
@@ -47,6 +49,10 @@ class Admission:
         self._worker = worker
         self._threads = threads
 
+    def move(self, pool: Pool) -> None:
+        """Load into another pool from now on."""
+        self._pool = pool
+
     def copy(self, path: Path) -> Package:
         """Copy a package and check its hashes.
 
@@ -69,8 +75,7 @@ class Admission:
             RefusedError: the policy's limit does not hold both versions.
             SanderlingError: it cannot be read or loaded.
         """
-        if package.manifest.text is None:
-            quietly(lambda: self._check(package))
+        quietly(lambda: self._check(package))
         if beside:
             self._pool.pin(beside)
         try:
@@ -96,9 +101,13 @@ class Admission:
         self._snapshots.close()
 
     def _check(self, package: Package) -> None:
-        """Golden vectors of every variant, in a process that a broken model may crash."""
-        with nullcontext(self._worker) if self._worker is not None else Worker() as worker:
-            failed = [check for check in check_golden(package, worker, threads=_CHECK_THREADS) if not check.passed]
+        """Golden vectors of every variant; of tensors in a process that a broken model may crash."""
+        if package.manifest.text is not None:
+            checks = check_text(package, None, _CHECK_THREADS, Silent())
+        else:
+            with nullcontext(self._worker) if self._worker is not None else Worker() as worker:
+                checks = check_golden(package, worker, threads=_CHECK_THREADS)
+        failed = [check for check in checks if not check.passed]
         if failed:
             raise NotMetError(f"{failed[0].name}: {failed[0].detail}")
 

@@ -30,6 +30,7 @@ from sanderling.run.tickets import ALONE
 from sanderling.serve.errors import ConflictError, NotFoundError, NotReadyError
 from sanderling.serve.statistics import ModelStatistics
 from sanderling.serve.tensors import to_text
+from sanderling.serve.traces import TRACE
 
 _FAILURES = 3  # in a row, after which a model does not count as ready
 _RETRY_S = 10.0  # after which it may show again that it works
@@ -51,6 +52,7 @@ class Finished(NamedTuple):
         tripped: which check its first result failed.
         deadline_ms: that the client gave, from the arrival on; None where it gave none.
         priority: that the client gave.
+        trace: its ``traceparent``; empty without one.
         tokens: of text that were generated, also where nobody took the rest.
         first_ms: from the request to the first of them; None where there was none.
     """
@@ -74,6 +76,18 @@ class Finished(NamedTuple):
     priority: int = 0
     tokens: int = 0
     first_ms: float | None = None
+    trace: str = ""
+
+
+class _Asked(NamedTuple):
+    """What a client has asked for beside results."""
+
+    deadline_ms: float | None = None
+    priority: int = 0
+    trace: str = ""
+
+
+_NOTHING_ASKED = _Asked()
 
 
 class ServedModel:
@@ -87,11 +101,11 @@ class ServedModel:
         is_leaving: it was taken away, and takes no more requests.
     """
 
-    def __init__(self, name: str, version: str, session: Member) -> None:
+    def __init__(self, name: str, version: str, session: Member, statistics: ModelStatistics | None = None) -> None:
         self.name = name
         self.version = version
         self.session = session
-        self.statistics = ModelStatistics()
+        self.statistics = statistics or ModelStatistics()
         self.is_leaving = False
         self._strings = tuple(spec.name for spec in session.inputs if spec.dtype == "str")
         self._outputs = frozenset(spec.name for spec in session.outputs)
@@ -122,6 +136,11 @@ class ServedModel:
         if isinstance(self.session, PooledText):
             return self.session
         raise OptionError(f"model '{self.name}' generates no text: ask /v2/models/{self.name}/infer")
+
+    @property
+    def is_text(self) -> bool:
+        """Whether it is a language model."""
+        return isinstance(self.session, PooledText)
 
     @property
     def text_statistics(self) -> TextStatistics | None:
@@ -298,6 +317,33 @@ class DataPlane:
         for model in leaving:
             model.session.close(drain_s=drain_s)
 
+    def exchange(self, pool: Pool, sessions: Mapping[ServedModel, Member]) -> dict[ServedModel, ServedModel]:
+        """Let other sessions of the same packages take the places of those that there are, all at once.
+
+        Args:
+            pool: of the sessions.
+            sessions: for every version of every model.
+
+        Returns:
+            What is in whose place; counts go on. What was there takes no more requests, and is not closed.
+
+        Raises:
+            ConflictError: versions have come or gone meanwhile.
+        """
+        with self._lock:
+            if set(sessions) != set(self.models):
+                raise ConflictError("models were loaded or unloaded meanwhile: try again")
+            taking = {
+                old: ServedModel(old.name, old.version, session, old.statistics) for old, session in sessions.items()
+            }
+            self.pool = pool
+            for name, known in list(self._versions.items()):
+                models = {version: taking[model] for version, model in known.models.items()}
+                self._versions[name] = replace(known, models=models)
+            for old in taking:
+                old.is_leaving = True
+        return taking
+
     def set_default(self, name: str, version: str) -> None:
         """Choose the version that requests without one get from now on; it is no canary then.
 
@@ -379,6 +425,8 @@ class DataPlane:
         buffers: Feeds | None = None,
         pinned: bool = False,
         visit: Callable[[], None] | None = None,
+        moved: Callable[[ServedModel], None] | None = None,
+        trace: str | None = None,
     ) -> Future[Outputs]:
         """Run a request; never waits, not even for room in a queue.
 
@@ -392,6 +440,8 @@ class DataPlane:
             buffers: arrays for some results or all, by name, which they are written to.
             pinned: the client named the version, so that no other may answer when it was just taken away.
             visit: as of ``Runtime.submit``.
+            trace: ``traceparent`` of the client; that of the current task by default.
+            moved: told which version answers instead, where ``model`` was just taken away.
 
         Returns:
             A future that may be cancelled until its batch starts.
@@ -402,15 +452,15 @@ class DataPlane:
             NotReadyError: the server shuts down.
             RefusedError: it cannot be finished in time, or too many requests wait.
         """
+        asked = _Asked(deadline_ms, priority, TRACE.get() if trace is None else trace)
         while True:
             since_s = time.monotonic()
             try:
                 return self._submitted(
                     model,
                     feeds,
+                    asked,
                     outputs=outputs,
-                    deadline_ms=deadline_ms,
-                    priority=priority,
                     stream=stream,
                     buffers=buffers,
                     since_s=since_s,
@@ -419,18 +469,19 @@ class DataPlane:
             except SanderlingError as error:
                 if isinstance(error, EngineError) and model.is_leaving:
                     model = self.model(model.name, model.version if pinned else "")
+                    if moved is not None:
+                        moved(model)
                     continue
-                self._tell(model, _asked(model.refused(error, since_s=since_s), deadline_ms, priority))
+                self._tell(model, _with(model.refused(error, since_s=since_s), asked))
                 raise
 
     def _submitted(
         self,
         model: ServedModel,
         feeds: Feeds,
+        asked: _Asked,
         *,
         outputs: Sequence[str],
-        deadline_ms: float | None,
-        priority: int,
         stream: Hashable,
         buffers: Feeds | None,
         since_s: float,
@@ -438,22 +489,22 @@ class DataPlane:
     ) -> Future[Outputs]:
         if not self.is_accepting:
             raise NotReadyError("the server shuts down and takes no more requests: ask another one")
-        if deadline_ms is not None and deadline_ms <= 0:
-            raise DeadlineError(f"the request's deadline passed {-deadline_ms:.1f} ms ago")
+        if asked.deadline_ms is not None and asked.deadline_ms <= 0:
+            raise DeadlineError(f"the request's deadline passed {-asked.deadline_ms:.1f} ms ago")
         model.check_outputs(outputs)
         direct = buffers if buffers is not None and len(buffers) == len(model.session.outputs) else None
         future = model.tensors.submit(
             model.prepared(feeds),
             direct,
-            deadline_ms=deadline_ms,
-            priority=priority,
+            deadline_ms=asked.deadline_ms,
+            priority=asked.priority,
             stream=ALONE if stream is None else stream,
             wait=False,
             visit=visit,
         )
         rows = _rows(feeds)
         self.begin()
-        future.add_done_callback(lambda done: self._ended(model, done, rows, since_s, deadline_ms, priority))
+        future.add_done_callback(lambda done: self._ended(model, done, rows, since_s, asked))
         return future if buffers is None or direct is not None else _copied(future, buffers)
 
     def _ended(
@@ -462,14 +513,13 @@ class DataPlane:
         future: Future[Outputs],
         rows: int,
         since_s: float,
-        deadline_ms: float | None,
-        priority: int,
+        asked: _Asked,
     ) -> None:
         if future.cancelled():
             finished = model.refused(CancelledError(), since_s=since_s)
         else:
             finished = model.finished(future, rows=rows, since_s=since_s)
-        self.end(model, _asked(finished, deadline_ms, priority))
+        self.end(model, _with(finished, asked))
 
     def begin(self) -> None:
         """A request waits or runs from now on."""
@@ -505,11 +555,11 @@ class DataPlane:
         return model
 
 
-def _asked(finished: Finished, deadline_ms: float | None, priority: int) -> Finished:
+def _with(finished: Finished, asked: _Asked) -> Finished:
     """The same with what the client asked for."""
-    if deadline_ms is None and not priority:
+    if asked == _NOTHING_ASKED:
         return finished
-    return finished._replace(deadline_ms=deadline_ms, priority=priority)
+    return finished._replace(deadline_ms=asked.deadline_ms, priority=asked.priority, trace=asked.trace)
 
 
 def explained(error: BaseException, feeds: Feeds) -> BaseException:

@@ -120,6 +120,7 @@ class Live:
         self._arrivals: deque[Arrival] = deque(maxlen=_KEPT_ARRIVALS)
         self._ended: deque[tuple[float, Finished]] = deque()
         self._viewers: list[Viewer] = []
+        self._written: dict[str, int] = {}  # tokens so far, by model
         self._follower = Follower(plane, self._happened)
         self._lock = threading.Lock()
         self._ending = threading.Event()
@@ -227,6 +228,7 @@ class Live:
         """What has ended since it was last taken, by model; its arrivals are kept."""
         seconds: dict[str, Second] = {}
         arrivals = []
+        texts = {model_key(model) for model in self._plane.models if model.is_text}  # whose steps are no requests
         for _ in range(len(self._ended)):
             at_s, finished = self._ended.popleft()
             key = f"{finished.model}:{finished.version}"
@@ -236,7 +238,7 @@ class Live:
                 second.batches[finished.batch_rows] += 1
             else:
                 second.failed += 1
-            if finished.ok or finished.error in _REPEATED:
+            if (finished.ok or finished.error in _REPEATED) and key not in texts:
                 arrivals.append(_arrival(key, finished, at_s))
         with self._lock:
             self._arrivals.extend(arrivals)
@@ -273,21 +275,34 @@ class Live:
 
     def _sample(self, seconds: dict[str, Second], passed_s: float) -> Sample:
         models = {model_key(model): model for model in self._plane.models}
-        samples = {key: _model_sample(model, seconds.get(key) or Second(), passed_s) for key, model in models.items()}
+        samples = {
+            key: _model_sample(model, seconds.get(key) or Second(), passed_s, self._tokens(model, passed_s))
+            for key, model in models.items()
+        }
         everything = Second()
         for second in seconds.values():
             everything.latencies_ms += second.latencies_ms
             everything.failed += second.failed
         waiting = sum(sample.waiting for sample in samples.values())
+        written = [sample.tokens for sample in samples.values() if sample.tokens is not None]
         reading = self._plane.pool.conditions.last
         return Sample(
             at_s=round(time.time(), 3),
-            total=Traffic(**_traffic(everything, passed_s), waiting=waiting),
+            total=Traffic(**_traffic(everything, passed_s), waiting=waiting, tokens=sum(written) if written else None),
             models=samples,
             devices=device_samples(self._plane),
             memory_bytes=reading.memory_used_bytes if reading is not None else None,
             process_bytes=reading.resident_bytes if reading is not None else None,
         )
+
+    def _tokens(self, model: ServedModel, passed_s: float) -> float | None:
+        """Tokens a second since the last sample; None where the model generates no text."""
+        if not model.is_text:
+            return None
+        statistics = model.text_statistics
+        written = statistics.tokens if statistics is not None else 0
+        before, self._written[model_key(model)] = self._written.get(model_key(model), 0), written
+        return round(max(written - before, 0) / passed_s, 1)  # less than before where it was loaded again
 
     def __enter__(self) -> Live:
         return self
@@ -296,11 +311,12 @@ class Live:
         self.close()
 
 
-def _model_sample(model: ServedModel, second: Second, passed_s: float) -> ModelSample:
+def _model_sample(model: ServedModel, second: Second, passed_s: float, tokens: float | None) -> ModelSample:
     session = model.session
     return ModelSample(
         **_traffic(second, passed_s),
-        waiting=session.runtime.queued(session.name),
+        waiting=session.waiting,
+        tokens=tokens,
         lane=session.lane,
         bytes=held_bytes(session),
         batches=dict(second.batches),

@@ -216,7 +216,7 @@ class Metrics:
             "sanderling_queue_depth",
             "Requests that wait.",
             version,
-            [(key, m.session.runtime.queued(m.session.name)) for key, m in models],
+            [(key, m.session.waiting) for key, m in models],
         )
         yield _gauge(
             "sanderling_model_memory_bytes",

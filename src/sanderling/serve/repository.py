@@ -24,7 +24,9 @@ from sanderling.serve.data_plane import DataPlane, Finished, ServedModel
 from sanderling.serve.descriptions import describe_repository
 from sanderling.serve.errors import ConflictError, NotFoundError
 from sanderling.serve.folder_view import FolderView
+from sanderling.serve.policy_swap import Moved
 from sanderling.serve.repository_settings import RepositorySettings
+from sanderling.serve.rollbacks import Rollbacks
 from sanderling.serve.rotation import Rotation, Version
 from sanderling.serve.sources import Source, check_name
 from sanderling.serve.version_policy import VersionPolicy
@@ -43,6 +45,7 @@ class Repository:
         plane: through which requests reach them.
         settings: see there.
         admission: that checks and loads versions; one with its copies in the cache by default.
+        rollbacks: that were kept; none are by default.
         now_s: monotonic clock.
 
     Raises:
@@ -58,6 +61,7 @@ class Repository:
         settings: RepositorySettings | None = None,
         *,
         admission: Admission | None = None,
+        rollbacks: Rollbacks | None = None,
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
         if not root.is_dir():
@@ -67,6 +71,7 @@ class Repository:
         self._pool = pool
         self._plane = plane
         self._admission = admission or Admission(pool)
+        self._rollbacks = rollbacks
         self._now_s = now_s
         self._changing = threading.RLock()  # held while versions are checked and loaded, which takes its time
         self._lock = threading.RLock()  # held for moments, while the roles of versions change
@@ -120,6 +125,26 @@ class Repository:
             for name in sorted({name for name, _ in self._folder.sources} | set(self._rotations)):
                 self._update(self._rotations.setdefault(name, Rotation(name)), patient=patient)
             self._retire()
+
+    def move(self, swap: Callable[[], Moved]) -> Moved:
+        """Swap the pool and what is loaded, while nothing comes or goes.
+
+        Args:
+            swap: does it.
+
+        Returns:
+            What that returns.
+        """
+        with self._changing:
+            moved = swap()
+            with self._lock:
+                self._pool = moved.pool
+                self._admission.move(moved.pool)
+                for rotation in self._rotations.values():
+                    for version in rotation.versions.values():
+                        if version.served is not None:
+                            version.served = moved.models[version.served]
+            return moved
 
     def tend(self) -> None:
         """Decide about the canaries."""
@@ -178,6 +203,7 @@ class Repository:
                 rotation.shelved.clear()
                 rotation.refused.clear()
             self._folder.forget_tries(name)
+            self._keep(name, lambda kept: kept.forget(name))
             self._update(rotation, patient=False)
             self._retire()
             if rotation.refused:
@@ -339,6 +365,13 @@ class Repository:
                 if not source.version and self._is_known(rotation, package):
                     self._admission.drop(package)
                     return False
+                if self._rollbacks is not None and self._rollbacks.is_bad(name, _digest(package)):
+                    kept = None if source.version or rotation.loaded else self._rollbacks.earlier(name)
+                    if kept is not None or source.version or rotation.loaded:
+                        self._shelve(rotation, number + 1 if kept else number, source, package)
+                        if kept is None:
+                            return False
+                        source, package = None, self._admission.copy(kept)
             served = self._serve(rotation, number, package)
         except SanderlingError as error:
             self._refuse(rotation, number, error, source)
@@ -354,10 +387,36 @@ class Repository:
             if source is not None and not source.version:
                 rotation.counted = max(rotation.counted, number)
         session = served.session
-        held = "hashes" if package.manifest.text is not None else "hashes and golden vectors"
-        reason = f"{held} hold; it runs on {session.engine}/{session.device}/{session.variant.id}"
+        reason = f"hashes and golden vectors hold; it runs on {session.engine}/{session.device}/{session.variant.id}"
         self._tell("version-loaded", served.label, reason, name)
         return True
+
+    def _shelve(self, rotation: Rotation, number: int, source: Source, package: Package) -> None:
+        """Do not serve what was rolled back before a restart, nor keep its copy."""
+        with self._lock:
+            rotation.shelved.add(number)
+            rotation.versions[number] = Version(number, source.stamp, _digest(package), None)
+            rotation.counted = max(rotation.counted, 0 if source.version else number)
+        self._admission.drop(package)
+        reason = "it was rolled back before the server was started again"
+        self._tell("version-shelved", f"{rotation.name}:{number}", reason, rotation.name)
+
+    def _keep(self, name: str, change: Callable[[Rollbacks], None]) -> None:
+        """Change what is kept over a restart; that it cannot be is told."""
+        if self._rollbacks is None:
+            return
+        try:
+            change(self._rollbacks)
+        except SanderlingError as error:
+            self._tell("rollback-not-kept", name, str(error), name)
+
+    def _keep_rollback(self, rotation: Rotation, number: int) -> None:
+        """Keep over a restart that a version was rolled back to the default."""
+        bad, earlier = rotation.versions.get(number), rotation.versions.get(rotation.default)
+        if bad is None or earlier is None or earlier.package is None:
+            return
+        digest, package = bad.digest, earlier.package if rotation.counted else None
+        self._keep(rotation.name, lambda kept: kept.note(rotation.name, digest, package))
 
     def _refuse(self, rotation: Rotation, number: int, error: SanderlingError, source: Source | None) -> None:
         """Note why a version is not loaded; one that may be whole is tried again, though nothing changes in it."""
@@ -400,6 +459,8 @@ class Repository:
 
     def _promote(self, rotation: Rotation, number: int, kind: str, reason: str) -> None:
         self._plane.set_default(rotation.name, str(number))
+        if rotation.default:
+            self._keep(rotation.name, lambda kept: kept.move_on(rotation.name))
         rotation.promote(number)
         rotation.schedule(set(), now_s=self._now_s(), grace_s=self.settings.grace_s)
         self._tell(kind, f"{rotation.name}:{number}", reason, rotation.name)
@@ -408,6 +469,7 @@ class Repository:
         number = rotation.canary
         self._plane.set_canary(rotation.name, str(number), 0.0)
         rotation.shelved.add(number)
+        self._keep_rollback(rotation, number)
         rotation.trial = None
         rotation.schedule(set(), now_s=self._now_s(), grace_s=self.settings.grace_s)
         self._tell("canary-rolled-back", f"{rotation.name}:{number}", reason, rotation.name)
@@ -420,6 +482,7 @@ class Repository:
         if rotation.fallback not in rotation.loaded:
             return ""
         shelved = rotation.go_back()
+        self._keep_rollback(rotation, shelved)
         self._plane.set_default(rotation.name, str(rotation.default))
         rotation.schedule(set(), now_s=self._now_s(), grace_s=self.settings.grace_s)
         self._tell("version-rolled-back", f"{rotation.name}:{shelved}", reason, rotation.name)

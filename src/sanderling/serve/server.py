@@ -6,13 +6,17 @@ import asyncio
 import gc
 import signal
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from sanderling.core.errors import EngineError, OptionError, SanderlingError, UnavailableError
 from sanderling.model.package import Package
+from sanderling.run.policy.document import read_policy
 from sanderling.run.pool import Member, Pool
 from sanderling.run.runtime import TimedEvent
 from sanderling.run.text.pooled import PooledText
@@ -28,15 +32,20 @@ from sanderling.serve.http.versions import version_routes
 from sanderling.serve.live import Live
 from sanderling.serve.log import Log
 from sanderling.serve.metrics import Metrics, MetricsServer
+from sanderling.serve.policy_swap import swap_policy
 from sanderling.serve.repository import Repository
+from sanderling.serve.rollbacks import Rollbacks
 from sanderling.serve.services import Services
 from sanderling.serve.settings import Settings
 from sanderling.serve.shared_memory import SharedMemoryRegistry
+from sanderling.serve.traces import Traces
 
 if TYPE_CHECKING:
     from starlette.routing import BaseRoute
 
 _EVENTS_S = 0.25
+_GRACE_S = 1.0
+_OLD_DRAIN_S = 600.0  # in which what the old policy has taken may end
 
 
 class End(Protocol):
@@ -78,8 +87,15 @@ class Server:
         self.services.plane.is_starting = True
         self.live = Live(self.services.plane)
         self.metrics = Metrics(self.services.plane)
+        self._traces = Traces(self.services.log) if settings.traces else None
+        if self._traces is not None:
+            self.services.plane.observers.append(self._traces.observe)
+        self.services.is_traced = settings.traces
         self.ends: dict[str, End] = {}
         self._reporter: asyncio.Task[None] | None = None
+        self._reloading: asyncio.Task[None] | None = None
+        self._reload_again = False
+        self._old_pools: list[Pool] = []
         self._repository: Repository | None = None
 
     async def start(self) -> None:
@@ -104,6 +120,8 @@ class Server:
         """Take no more requests, let those that came end within ``drain_s``, and close everything."""
         drain_s = self.settings.drain_s if drain_s is None else drain_s
         self.services.plane.is_accepting = False
+        if self._reloading is not None:
+            await self._reloading
         await asyncio.to_thread(self.live.close)
         await asyncio.gather(*(end.stop(drain_s) for end in self.ends.values()))
         if self._reporter is not None:
@@ -112,28 +130,63 @@ class Server:
         await asyncio.to_thread(self._close, drain_s if self.services.plane.pending else 0.0)
 
     def reload(self) -> None:
-        """Look at the repository now, and read the policy file again; what runs keeps its rules until a restart."""
-        from sanderling.run.policy.document import read_policy
+        """Look at the repository now, and follow the policy file as it is now; a bad one is refused.
 
-        if self._repository is not None:
-            self._repository.look_now()
-        path, log = self.settings.policy, self.services.log
-        if path is None:
-            log.info("reload", "reload: the server has no policy file")
-            return
+        It takes a while; calls that come meanwhile are one more when it is done.
+        """
+        self._reload_again = True
+        if self._reloading is None or self._reloading.done():
+            self._reloading = asyncio.get_running_loop().create_task(self._reload())
+
+    async def _reload(self) -> None:
+        while self._reload_again and self.services.plane.is_accepting:
+            self._reload_again = False
+            if not self.services.is_started:
+                await asyncio.sleep(_EVENTS_S)
+                self._reload_again = True
+                continue
+            if self._repository is not None:
+                self._repository.look_now()
+            if self.settings.policy is None:
+                self.services.log.info("reload", "reload: the server has no policy file")
+            else:
+                await asyncio.to_thread(self._follow, self.settings.policy)
+
+    def _follow(self, path: Path) -> None:
+        """Let every model follow the policy file as it is now, if it has changed."""
+        log, plane, old = self.services.log, self.services.plane, self.pool
         try:
-            changed = read_policy(path) != self.pool.policy
+            policy = read_policy(path)
+            if policy == old.policy:
+                log.info("reload", f"{path} is unchanged")
+                return
+            swap = partial(swap_policy, plane, policy, threads=self.settings.threads, warm=warm)
+            moved = self._repository.move(swap) if self._repository is not None else swap()
         except (SanderlingError, OSError) as error:
             log.warning("reload-refused", f"the policy stays as it was: {error}")
             return
-        log.info("reload", f"{path} {'has other rules: restart to use them' if changed else 'is unchanged'}")
+        self.pool = moved.pool
+        log.info("policy-swapped", f"{path}: {len(moved.models)} models follow its new rules")
+        self._old_pools.append(old)
+        threading.Thread(target=self._let_end, args=(old,), name="sanderling-old-policy", daemon=True).start()
+
+    def _let_end(self, pool: Pool) -> None:
+        """Close a pool when what it has taken has ended."""
+        time.sleep(_GRACE_S)  # in which requests begin that have just found a model of it
+        pool.close(drain_s=_OLD_DRAIN_S)
+        self._old_pools.remove(pool)
 
     def _open_repository(self) -> None:
         if self.settings.repository is None:
             return
         admission = Admission(self.pool, threads=self.settings.threads)
         self._repository = Repository(
-            self.settings.repository, self.pool, self.services.plane, self.settings.watching, admission=admission
+            self.settings.repository,
+            self.pool,
+            self.services.plane,
+            self.settings.watching,
+            admission=admission,
+            rollbacks=Rollbacks.of_repository(self.settings.repository),
         )
         self.services.repository = self._repository
 
@@ -158,7 +211,10 @@ class Server:
     def _close(self, drain_s: float) -> None:
         if self._repository is not None:
             self._repository.stop()
-        self.pool.close(drain_s=drain_s)
+        for pool in [self.pool, *self._old_pools]:
+            pool.close(drain_s=drain_s)
+        if self._traces is not None:
+            self._traces.close()
         if self._repository is not None:
             self._repository.close()
 
@@ -218,7 +274,7 @@ def warm(session: Member, name: str) -> None:
 
 
 def serve(settings: Settings, *, started: Callable[[Server], None] | None = None) -> None:
-    """Serve until SIGTERM or SIGINT; SIGHUP looks at the repository and the policy again.
+    """Serve until SIGTERM or SIGINT; SIGHUP looks at the repository and follows the policy file as it is.
 
     Args:
         settings: what to serve, and where.

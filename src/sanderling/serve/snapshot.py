@@ -83,6 +83,7 @@ class Traffic(_Part):
         p95_ms: likewise.
         p99_ms: likewise.
         waiting: requests in the queue at the end of the second.
+        tokens: of text a second; None where none is generated.
     """
 
     requests: float = 0.0
@@ -91,6 +92,7 @@ class Traffic(_Part):
     p95_ms: float | None = None
     p99_ms: float | None = None
     waiting: int = 0
+    tokens: float | None = None
 
 
 class ModelSample(Traffic):

@@ -29,6 +29,10 @@ def check_task(task: str | None, tokenizer: Path | None) -> None:
     """
     if task is None and tokenizer is None:
         return
+    if task == "text-generation":
+        raise OptionError("a language model is built by sanderling.build_text")
+    if task not in (None, TASK):
+        raise OptionError(f"unknown task '{task}': available are text-generation and {TASK}")
     if task != TASK or tokenizer is None:
         raise OptionError(
             f"--task {task or 'embeddings'} with --tokenizer {tokenizer}: expected both, as in "

@@ -17,7 +17,7 @@ VISITS_S = 10
 def session(sums):
     with Pool() as pool:
         session = pool.load(sums, name="sums")
-        session.run(numbered(0))
+        session.runtime._short.observe(session.name, 0.05, now_ms=0.0)
         yield session
 
 
@@ -78,3 +78,8 @@ def test_requests_that_no_thread_got_to_are_run_before_the_session_closes(sessio
     futures = submitted(session, 3, [])
     session.close()
     assert all(belongs_to(future.result(0), n) for n, future in enumerate(futures))
+
+
+def test_requests_that_no_thread_gets_to_in_time_are_run_by_a_runner(session):
+    futures = submitted(session, 3, [])
+    assert all(belongs_to(future.result(VISITS_S), n) for n, future in enumerate(futures))

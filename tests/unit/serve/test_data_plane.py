@@ -112,6 +112,17 @@ def test_swapping_versions_under_load_loses_no_request(plane, package):
     assert failures == []
 
 
+def test_the_version_that_answers_instead_is_told(plane, package):
+    first = plane.add(scripted_session(package), name="tiny")
+    second = plane.add(scripted_session(package), name="tiny", version="2")
+    moved = []
+    plane.submit(first, IMAGE, moved=moved.append).result(10)
+    assert moved == []
+    plane.remove("tiny", "1")
+    plane.submit(first, IMAGE, moved=moved.append).result(10)
+    assert moved == [second]
+
+
 def test_a_pinned_request_is_not_answered_by_another_version(plane, package):
     old = plane.add(scripted_session(package), name="tiny", version="1")
     plane.add(scripted_session(package), name="tiny", version="2")

@@ -18,6 +18,7 @@ from sanderling.serve.data_plane import DataPlane
 from sanderling.serve.errors import ConflictError, NotFoundError
 from sanderling.serve.repository import Repository
 from sanderling.serve.repository_settings import RepositorySettings
+from sanderling.serve.rollbacks import Rollbacks
 from sanderling.serve.snapshots import Snapshots
 from sanderling.serve.version_policy import VersionPolicy
 from tests.versions import X, built, put, with_wrong_golden
@@ -38,7 +39,13 @@ class Watched:
         self.snapshots = Snapshots(cache)
         admission = Admission(self.pool, snapshots=self.snapshots, worker=worker)
         self.repository = Repository(
-            root, self.pool, self.plane, settings, admission=admission, now_s=lambda: self.now_s
+            root,
+            self.pool,
+            self.plane,
+            settings,
+            admission=admission,
+            rollbacks=Rollbacks(cache / "rollbacks"),
+            now_s=lambda: self.now_s,
         )
 
     def scan(self, after_s: float = 0.0, *, patient: bool = False) -> None:
@@ -555,3 +562,80 @@ def test_broken_package_among_whole_ones_hurts_nobody(watch):
     assert watched.factor() == 2.0
     with pytest.raises(PackageError, match="has no manifest"):
         watched.repository.load("bad")
+
+
+def test_rollback_of_a_package_that_was_replaced_is_kept_over_a_restart(watch):
+    first = watch()
+    for factor in (2.0, 3.0):
+        put(built(factor), first.root / "demo.sdl")
+        first.scan()
+    assert first.repository.rollback("demo") == "1"
+    first.close()
+    second = watch()
+    second.scan()
+    assert second.factor() == 2.0
+    assert second.versions == {"1": "READY", "2": "UNAVAILABLE"}
+    assert second.events[0] == "version-shelved demo:2"
+    second.scan()
+    assert second.factor() == 2.0
+    put(built(5.0), second.root / "demo.sdl")
+    second.scan()
+    assert (second.factor(), second.versions) == (5.0, {"1": "READY", "2": "UNAVAILABLE", "3": "READY"})
+    second.close()
+    third = watch()
+    third.scan()
+    assert (third.factor(), third.versions) == (5.0, {"1": "READY"})
+
+
+def test_rollback_of_a_numbered_version_is_kept_over_a_restart(watch):
+    first = watch()
+    for number, factor in ((1, 2.0), (2, 3.0)):
+        put(built(factor), first.root / "demo" / f"{number}.sdl")
+        first.scan()
+    assert first.repository.rollback("demo") == "1"
+    first.close()
+    second = watch()
+    second.scan()
+    assert (second.factor(), second.versions) == (2.0, {"1": "READY", "2": "UNAVAILABLE"})
+    assert {entry["version"]: entry["reason"] for entry in second.repository.index()}["2"] == "rolled back"
+
+
+def test_load_forgets_a_rollback_that_was_kept(watch):
+    first = watch()
+    for factor in (2.0, 3.0):
+        put(built(factor), first.root / "demo.sdl")
+        first.scan()
+    first.repository.rollback("demo")
+    first.close()
+    second = watch()
+    second.scan()
+    second.repository.load("demo")
+    assert second.factor() == 3.0
+    second.close()
+    third = watch()
+    third.scan()
+    assert third.factor() == 3.0
+
+
+def test_rollback_whose_copy_is_lost_serves_what_there_is(watch, tmp_path):
+    first = watch()
+    for factor in (2.0, 3.0):
+        put(built(factor), first.root / "demo.sdl")
+        first.scan()
+    first.repository.rollback("demo")
+    first.close()
+    shutil.rmtree(tmp_path / "cache" / "rollbacks" / "demo.sdl")
+    second = watch()
+    second.scan()
+    assert second.factor() == 3.0
+
+
+def test_rollback_that_cannot_be_kept_is_done_and_told(watch, tmp_path):
+    watched = watch()
+    for factor in (2.0, 3.0):
+        put(built(factor), watched.root / "demo.sdl")
+        watched.scan()
+    (tmp_path / "cache" / "rollbacks").write_text("a file where a folder should be")
+    watched.repository.rollback("demo")
+    assert watched.factor() == 2.0
+    assert "cannot write" in watched.reason("rollback-not-kept")

@@ -16,6 +16,7 @@ from sanderling.model.graph import input_specs, lifted, output_specs, read_graph
 from sanderling.model.manifest import Manifest
 from sanderling.model.package import EVIDENCE, MANIFEST, GoldenVectors, Package
 from sanderling.model.preprocessing import Preprocessing, parse_preprocessing
+from sanderling.run.session import check_tensors
 
 _OBSERVED = 16
 
@@ -117,6 +118,7 @@ def admit(path: str | Path, preprocess: str | None) -> Patient:
         model = described(place)
         return Patient(place, place, model, preprocessing=_preprocessing(preprocess, model))
     package = Package.open(place, check_hashes=False, check_files=False)
+    check_tensors(package)
     problems = tuple(package.problems())
     file = package.file(package.manifest.variants[0].file)
     try:

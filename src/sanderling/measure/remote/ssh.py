@@ -38,7 +38,9 @@ class SshDevice:
     def reach(self) -> None:
         """Log in and out again."""
         if shutil.which(self._command[0]) is None:
-            raise UnavailableError(f"{self.name} is reached by '{self._command[0]}', which is missing: install OpenSSH")
+            raise UnavailableError(
+                f"{self.name} is reached by '{self._command[0]}', which is missing: it comes with OpenSSH"
+            )
         try:
             ran = self.run("true", timeout_s=_REACH_S)
         except EngineError as error:

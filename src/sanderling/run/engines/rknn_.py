@@ -198,7 +198,7 @@ class RemoteRknn:
         try:
             found: dict[str, Array] = self._inner.run(feeds, outputs, timeout_s=_RUN_S)
         except EngineError as error:
-            raise EngineError(_as_ours(error)) from error
+            raise EngineError(as_ours(error)) from error
         return found
 
     def close(self) -> None:
@@ -250,7 +250,7 @@ def _load_elsewhere(model: Path | bytes, options: EngineOptions) -> RemoteRknn:
         try:
             return RemoteRknn(worker.load(Rknn.name, file, options, timeout_s=_LOAD_S))
         except SanderlingError as error:
-            told = _as_ours(error).replace(str(file), called_name(model))
+            told = as_ours(error).replace(str(file), called_name(model))
             raise type(error)(told) from error
 
 
@@ -262,7 +262,8 @@ def _worker(python: str, path: Path | None) -> Worker:
     return Worker(python=python, path=path)
 
 
-def _as_ours(error: SanderlingError) -> str:
+def as_ours(error: SanderlingError) -> str:
+    """What the toolkit's process told, with the toolkit named."""
     text = str(error)
     return text if text.startswith(("rknn", "engine 'rknn'")) else f"rknn: {text}"
 

@@ -51,7 +51,8 @@ class Sampling:
             ("temperature", 0 <= self.temperature <= 100, "0 to 100"),
             ("top_p", 0 < self.top_p <= 1, "above 0, up to 1"),
             ("top_k", self.top_k >= 0, "0 (all candidates) or more"),
-            ("repetition_penalty", 0 < self.repetition_penalty <= 100, "above 0, up to 100"),
+            ("repetition_penalty", 0.01 <= self.repetition_penalty <= 100, "0.01 to 100"),
+            ("seed", self.seed is None or self.seed >= 0, "0 or more"),
             ("max_tokens", self.max_tokens is None or self.max_tokens > 0, "1 or more"),
         ):
             if not ok:

@@ -105,6 +105,12 @@ class PooledText:
         return self._session is not None
 
     @property
+    def waiting(self) -> int:
+        """Requests that wait."""
+        session = self._session
+        return session.waiting if session is not None else 0
+
+    @property
     def is_busy(self) -> bool:
         """Whether requests wait or run."""
         session = self._session

@@ -11,6 +11,7 @@ import numpy as np
 from sanderling.run.text.base import Generation
 
 _LEAST_TOKENS = 4  # fewer are as quickly read again
+_LEAST_SHARE = 0.25  # of a kept sequence
 
 
 class _Kept(NamedTuple):
@@ -22,8 +23,8 @@ class _Kept(NamedTuple):
 class PrefixCache:
     """Generations by the tokens that they hold. Used under its owner's lock.
 
-    A prompt takes the generation that shares the longest beginning with it, but no longer conversation for a beginning
-    that is less than half of it: its own next turn would have to be computed again.
+    A prompt takes the generation that shares the longest beginning with it, but no long conversation for less than a
+    quarter of it: its own next turn would have to be computed again.
     """
 
     def __init__(self) -> None:
@@ -63,7 +64,7 @@ class PrefixCache:
         if found is None:
             return None
         shared = min(_shared(found.ids, tokens), len(tokens) - 1)
-        if shared < _LEAST_TOKENS or 2 * shared < len(found.ids):
+        if shared < _LEAST_TOKENS or _LEAST_SHARE * len(found.ids) > shared:
             return None
         self._kept = [kept for kept in self._kept if kept is not found]
         return found.generation, shared

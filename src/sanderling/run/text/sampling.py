@@ -11,6 +11,8 @@ from sanderling.core.errors import EngineError
 from sanderling.core.tensor import Array
 from sanderling.run.text.base import Sampling
 
+_COLDEST = 1e-6  # below, numbers overflow, and only the likeliest is chosen anyway
+
 
 class Sampler:
     """Chooses tokens, one after the other, with random numbers of its own."""
@@ -46,8 +48,8 @@ class Sampler:
         tokens = np.arange(len(logits))
         if 0 < top_k < len(logits):
             tokens = np.argpartition(logits, -top_k)[-top_k:]
-        scores = logits[tokens].astype(np.float64) / self._sampling.temperature
-        weights = np.exp(scores - scores.max())
+        scores = logits[tokens].astype(np.float64)
+        weights = np.exp((scores - scores.max()) / max(self._sampling.temperature, _COLDEST))
         if top_p < 1.0:
             order = np.argsort(-weights, kind="stable")
             tokens, weights = tokens[order], weights[order]

@@ -220,6 +220,11 @@ class TextSession:
             )
 
     @property
+    def waiting(self) -> int:
+        """Requests that wait."""
+        return len(self._waiting)
+
+    @property
     def is_busy(self) -> bool:
         """Whether requests are computed or wait."""
         return bool(self._active or self._waiting)
@@ -263,8 +268,10 @@ class TextSession:
                 if conversation is None:
                     return
                 limit = self._limit(conversation)
+            before = conversation.tokens
             finish, error = self._stepped(conversation, limit)
             with self._lock:
+                self._counts["tokens"] += conversation.tokens - before
                 if finish is not None or error is not None:
                     self._end(conversation, finish, error)
 
@@ -360,7 +367,6 @@ class TextSession:
             self._active.remove(conversation)
         else:
             self._waiting.remove(conversation)
-        self._counts["tokens"] += conversation.tokens
         if finish is None:
             self._counts["failed"] += 1
             conversation.drop()

@@ -55,7 +55,8 @@ class Outlet:
         self._notify = notify
         self._pieces: deque[str] = deque()
         self._texts: list[str] = []
-        self._news = threading.Condition()
+        lock = threading.Lock()
+        self._news, self._over = threading.Condition(lock), threading.Condition(lock)
         self._end: TextResult | SanderlingError | None = None
 
     @property
@@ -82,6 +83,7 @@ class Outlet:
             if self._end is None:
                 self._end = outcome
             self._news.notify_all()
+            self._over.notify_all()
         self._tell()
 
     def take(self) -> list[str]:
@@ -103,8 +105,8 @@ class Outlet:
         Raises:
             SanderlingError: it has failed.
         """
-        with self._news:
-            self._news.wait_for(lambda: self._end is not None)
+        with self._over:  # whoever waits for the end is not woken by every piece
+            self._over.wait_for(lambda: self._end is not None)
         return self.ended()
 
     def ended(self) -> TextResult:

@@ -120,6 +120,7 @@ class Inference:
         places = OutputPlaces(
             {name: each.place for name, each in wanted.items() if each.place}, model.session, feeds, registry
         )
+        answering = [model]
         future = plane.submit(
             model,
             feeds,
@@ -128,11 +129,13 @@ class Inference:
             priority=priority,
             buffers=places.buffers,
             pinned=bool(header.model_version),
+            moved=answering.append,
         )
         try:
             outputs = await asyncio.wrap_future(future)
         except GuardError as error:
             raise explained(error, feeds) from error
+        model = answering[-1]
         answer = messages.ModelInferResponse(model_name=model.name, model_version=model.version, id=header.id)
         if is_streamed:
             answer.parameters["triton_final_response"].bool_param = True

@@ -13,7 +13,9 @@ from urllib.parse import unquote_to_bytes
 from sanderling.core.errors import SanderlingError
 from sanderling.serve.http import answers
 from sanderling.serve.http.body import unpack
-from sanderling.serve.http.head import Head
+from sanderling.serve.http.head import Head, trace_of
+from sanderling.serve.http.packing import AT_ONCE_BYTES, LEAST_BYTES, coding_of, packed
+from sanderling.serve.traces import TRACE
 
 if TYPE_CHECKING:
     from sanderling.serve.http.protocol import Connection
@@ -43,6 +45,7 @@ class AsgiExchange:
         "_is_given",
         "_is_over",
         "_is_started",
+        "_start",
         "_task",
     )
 
@@ -53,6 +56,7 @@ class AsgiExchange:
         self._gone = asyncio.Event()
         self._is_given = self._is_started = self._is_over = self._is_chunked = False
         self._answer = b""
+        self._start: Message | None = None
         self._task: asyncio.Task[None] | None = None
 
     def start(self, body: memoryview) -> None:
@@ -68,6 +72,7 @@ class AsgiExchange:
         self._gone.set()
 
     async def _run(self, app: Application) -> None:
+        TRACE.set(trace_of(self._head))
         try:
             await self._unpack()
             await app(self._scope(), self._receive, self._send)
@@ -116,12 +121,45 @@ class AsgiExchange:
         if self._gone.is_set():
             return
         if message["type"] == "http.response.start":
-            self._begin(message["status"], list(message.get("headers", ())))
+            self._start = message
         elif message["type"] == "http.response.body":
+            message = await self._begun(message)
             self._write(bytes(message.get("body", b"")), has_more=bool(message.get("more_body", False)))
             can_write = self._connection.can_write
             if can_write is not None and not self._is_over:
                 await can_write.wait()
+
+    async def _begun(self, message: Message) -> Message:
+        """Begin the answer where its first piece has come; a whole one is packed where the client asks for that."""
+        start, self._start = self._start, None
+        if start is None:
+            return message
+        headers = list(start.get("headers", ()))
+        body = bytes(message.get("body", b""))
+        coding = b"" if message.get("more_body") else self._coding(start["status"], headers, body)
+        if coding:
+            if len(body) > AT_ONCE_BYTES:
+                body = await self._connection.server.services.aside.run(packed, [body], coding)
+            else:
+                body = packed([body], coding)
+            headers = [(name, value) for name, value in headers if name.lower() != b"content-length"]
+            headers += [
+                (b"Content-Length", str(len(body)).encode()),
+                (b"Content-Encoding", coding),
+                (b"Vary", b"Accept-Encoding"),
+            ]
+            message = {**message, "body": body}
+        self._begin(start["status"], headers)
+        return message
+
+    def _coding(self, status: int, headers: list[tuple[bytes, bytes]], body: bytes) -> bytes:
+        """That an answer is packed in; empty where it stays as it is, as one does that has a tag or its own coding."""
+        accepted = self._head.named.get(b"accept-encoding")
+        if accepted is None or status != 200 or len(body) < LEAST_BYTES:
+            return b""
+        if any(name.lower() in (b"etag", b"content-encoding") for name, _ in headers):
+            return b""
+        return coding_of(accepted)
 
     def _begin(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
         self._is_started = True

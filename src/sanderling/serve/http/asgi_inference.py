@@ -51,6 +51,7 @@ class _Inference:
 
     async def _run(self, model: ServedModel, request: InferRequest, *, is_pinned: bool) -> Response:
         places = OutputPlaces(request.places, model.session, request.feeds, self._services.memory)
+        answering = [model]
         future = self._services.plane.submit(
             model,
             request.feeds,
@@ -59,12 +60,13 @@ class _Inference:
             priority=request.priority,
             buffers=places.buffers,
             pinned=is_pinned,
+            moved=answering.append,
         )
         try:
             outputs = await asyncio.wrap_future(future)
         except GuardError as error:
             raise explained(error, request.feeds) from error
-        written = places.write(outputs)
+        written, model = places.write(outputs), answering[-1]
         if has_long_answer(request, outputs):
             text, tails = await self._services.aside.run(write_response, model, request, outputs, written)
         else:

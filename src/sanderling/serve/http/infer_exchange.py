@@ -12,8 +12,9 @@ from sanderling.core.errors import SanderlingError
 from sanderling.run.results import Outputs
 from sanderling.serve.data_plane import ServedModel, explained
 from sanderling.serve.http.body import unpack
-from sanderling.serve.http.head import Head
+from sanderling.serve.http.head import Head, trace_of
 from sanderling.serve.http.inference import InferRequest, has_long_answer, is_long, read_request, write_response
+from sanderling.serve.http.packing import AT_ONCE_BYTES, LEAST_BYTES, PACKED, coding_of, packed
 from sanderling.serve.output_places import OutputPlaces
 from sanderling.serve.tensors import Buffer
 
@@ -131,7 +132,12 @@ class InferExchange:
             buffers=self._places.buffers if self._places is not None else None,
             pinned=pinned,
             visit=server.completions.visit,
+            moved=self._moved,
+            trace=trace_of(self._head),
         )
+
+    def _moved(self, model: ServedModel) -> None:
+        self._model = model
 
     def _received(self, future: Future[Outputs]) -> None:
         """The model has answered."""
@@ -153,14 +159,29 @@ class InferExchange:
         return write_response(self._model, self._request, outputs, placed)
 
     def _finish(self, written: tuple[bytes, list[Buffer]]) -> None:
-        self._is_over = True
-        self._connection.finish(self._answer(*written))
-
-    def _answer(self, text: bytes, tails: list[Buffer]) -> list[Buffer]:
+        """Answer, with a packed body where the client asks for one."""
+        text, tails = written
         size = len(text) + sum(map(len, tails))
-        first = _BINARY % (len(text), size) if tails else _JSON % size
-        parts = [first + self._echoed() + self._connection.ending() + text, *tails]
-        return [b"".join(parts)] if size < _JOINED_BYTES else parts
+        accepted = self._head.named.get(b"accept-encoding")
+        coding = coding_of(accepted) if accepted is not None and size >= LEAST_BYTES else b""
+        if not coding:
+            self._end(_BINARY % (len(text), size) if tails else _JSON % size, text, tails)
+            return
+
+        def end(body: bytes) -> None:
+            head = _BINARY % (len(text), len(body)) if tails else _JSON % len(body)
+            self._end(head + PACKED % coding, body, [])
+
+        if size > AT_ONCE_BYTES:
+            self._aside(lambda: packed([text, *tails], coding), end)
+        else:
+            end(packed([text, *tails], coding))
+
+    def _end(self, head: bytes, body: bytes, tails: list[Buffer]) -> None:
+        self._is_over = True
+        parts = [head + self._echoed() + self._connection.ending() + body, *tails]
+        size = len(body) + sum(map(len, tails))
+        self._connection.finish([b"".join(parts)] if size < _JOINED_BYTES else parts)
 
     def _echoed(self) -> bytes:
         """The client's own name for the request, so that it finds it in its traces."""

@@ -49,7 +49,7 @@ class _Pictures:
         """The likeliest classes; ``model``, ``version`` and ``top`` are in the query."""
         top = _number(request, "top", _TOP, least=1, most=1000)
         model = self._find(request, check_classifier, "classifier")
-        outputs = await self._run(model, await request.body())
+        model, outputs = await self._run(model, await request.body())
         labels = best_labels(model.session.manifest, outputs, top=int(top))
         return _answer(model, {"labels": [label.model_dump() for label in labels]})
 
@@ -58,7 +58,7 @@ class _Pictures:
         least = _number(request, "score", _LEAST_SCORE, least=0, most=1)
         model = self._find(request, check_detector, "detector")
         preprocessing = check_pictures(model.session.manifest)
-        outputs = await self._run(model, await request.body())
+        model, outputs = await self._run(model, await request.body())
         found = best_detections(model.session.manifest, outputs, least=least)
         size = {"width": preprocessing.width, "height": preprocessing.height}
         return _answer(model, {"objects": [each.model_dump() for each in found], "boxes_in": size})
@@ -79,11 +79,14 @@ class _Pictures:
         check(model.session.manifest)
         return model
 
-    async def _run(self, model: ServedModel, body: bytes) -> Feeds:
+    async def _run(self, model: ServedModel, body: bytes) -> tuple[ServedModel, Feeds]:
+        """The version that has answered, and its results."""
         if not body:
             raise RequestError("the body is empty: expected a picture, such as a JPEG or PNG file")
         feeds = await asyncio.to_thread(picture_feeds, model.session.manifest, io.BytesIO(body))
-        return await asyncio.wrap_future(self._plane.submit(model, feeds))
+        answering = [model]
+        outputs = await asyncio.wrap_future(self._plane.submit(model, feeds, moved=answering.append))
+        return answering[-1], outputs
 
 
 def _can(model: ServedModel, check: Callable[[Manifest], None]) -> bool:

@@ -46,7 +46,7 @@ class HttpServer:
         self.app = app
         self.loop = asyncio.get_running_loop()
         self.limits = services.settings.limits
-        self.completions = Completions(self.loop, services.plane.pool.runtime.run_short)
+        self.completions = Completions(self.loop, lambda: services.plane.pool.runtime.run_short())
         self.scratch = memoryview(bytearray(_SCRATCH_BYTES))
         self.bodies = BodyPool()
         self.heads: dict[bytes, Head] = {}

@@ -16,6 +16,8 @@ from sanderling.run.text.session import Prompt
 from sanderling.run.text.stream import TextResult, TextStream
 from sanderling.serve.data_plane import Finished
 from sanderling.serve.errors import NotReadyError
+from sanderling.serve.openai.finding import find_model
+from sanderling.serve.traces import TRACE
 
 if TYPE_CHECKING:
     from sanderling.serve.data_plane import DataPlane, ServedModel
@@ -60,7 +62,7 @@ class Answer:
 @asynccontextmanager
 async def answering(
     plane: DataPlane,
-    model: ServedModel,
+    named: str,
     prompt: Prompt,
     sampling: Sampling,
     *,
@@ -69,16 +71,31 @@ async def answering(
 ) -> AsyncIterator[Answer]:
     """Let a model answer, and count it; leaving ends what is not over.
 
+    Args:
+        plane: that has the model.
+        named: ``NAME`` or ``NAME:VERSION``.
+        prompt: as of ``TextSession.start``.
+        sampling: likewise.
+        stop: likewise.
+        schema: likewise.
+
     Raises:
+        UnknownModelError: there is no such model.
         NotReadyError: the server shuts down.
         SanderlingError: the prompt or an option cannot be used, or too many requests wait.
     """
-    since_s = time.monotonic()
+    model, since_s = find_model(plane, named), time.monotonic()
     plane.begin()
     stream: TextStream | None = None
     outcome: TextResult | BaseException = CancelledError()
     try:
-        stream, news = await _start(plane, model, prompt, sampling, stop=stop, schema=schema)
+        while stream is None:
+            try:
+                stream, news = await _start(plane, model, prompt, sampling, stop=stop, schema=schema)
+            except EngineError:
+                if not model.is_leaving:
+                    raise
+                model = find_model(plane, named)  # it was just replaced
         yield Answer(stream, news)
         outcome = stream.result()
     except Exception as error:
@@ -89,13 +106,15 @@ async def answering(
         if stream is not None:
             stream.cancel()
             tokens = stream.tokens
-        plane.end(model, _finished(model, outcome, since_s=since_s)._replace(tokens=tokens))
+        plane.end(model, _finished(model, outcome, since_s=since_s)._replace(tokens=tokens, trace=TRACE.get()))
 
 
 async def _start(
     plane: DataPlane, model: ServedModel, prompt: Prompt, sampling: Sampling, *, stop: Sequence[str], schema: str
 ) -> tuple[TextStream, asyncio.Event]:
     """Begin an answer; what tokenises a long prompt, or loads a model, holds nobody up."""
+    if not plane.is_accepting:
+        raise NotReadyError("the server shuts down and takes no more requests: ask another one")
     news, loop = asyncio.Event(), asyncio.get_running_loop()
 
     def notify() -> None:
@@ -104,16 +123,8 @@ async def _start(
         except RuntimeError:  # the loop is closed, and nobody waits
             return
 
-    while True:
-        if not plane.is_accepting:
-            raise NotReadyError("the server shuts down and takes no more requests: ask another one")
-        start = partial(model.text.start, prompt, sampling, stop=stop, schema=schema, notify=notify)
-        try:
-            return await asyncio.to_thread(start), news
-        except EngineError:
-            if not model.is_leaving:
-                raise
-            model = plane.model(model.name)
+    start = partial(model.text.start, prompt, sampling, stop=stop, schema=schema, notify=notify)
+    return await asyncio.to_thread(start), news
 
 
 def _finished(model: ServedModel, outcome: TextResult | BaseException, *, since_s: float) -> Finished:

@@ -95,7 +95,7 @@ class _Generating(_Ignored):
     temperature: float | None = Field(None, ge=0, le=2)
     top_p: float | None = Field(None, gt=0, le=1)
     top_k: int | None = Field(None, ge=0)
-    repetition_penalty: float | None = Field(None, gt=0, le=10)
+    repetition_penalty: float | None = Field(None, ge=0.01, le=100)
     seed: int | None = Field(None, ge=-(2**63), lt=2**63)
     stop: Stop | Annotated[list[Stop], Field(max_length=_STOPS)] | None = None
     stream: bool | None = None

@@ -36,6 +36,7 @@ _Result = TypeVar("_Result")
 _Number = TypeVar("_Number", int, float)
 _ROLES = {"developer": "system"}
 _COMPLETION_TOKENS = 16  # where a completion does not say, as OpenAI has it
+_SCHEMA_LENGTH = 2**16
 _ANY_OBJECT = json.dumps({"type": "object"})
 
 
@@ -79,7 +80,6 @@ class _Texts:
         *,
         schema: str = "",
     ) -> Response:
-        model = find_model(self._plane, asked.model)
         sampling = Sampling(
             temperature=_given(asked.temperature, 1.0),
             top_p=_given(asked.top_p, 1.0),
@@ -89,7 +89,7 @@ class _Texts:
             max_tokens=most_tokens,
         )
         form = Form(asked.model, is_chat=isinstance(asked, ChatRequest), includes_usage=asked.includes_usage)
-        asking = answering(self._plane, model, prompt, sampling, stop=asked.stops, schema=schema)
+        asking = answering(self._plane, asked.model, prompt, sampling, stop=asked.stops, schema=schema)
         if asked.stream:
             events = _events(asking, form)
             await _unless_gone(request, anext(events))  # what fails before the first token is told by a status
@@ -189,7 +189,7 @@ def _schema(wanted: ResponseFormat | None) -> str:
     """The JSON schema that an answer must keep; empty for none.
 
     Raises:
-        ParameterError: the schema is missing.
+        ParameterError: the schema is missing or too long.
     """
     if wanted is None or wanted.type == "text":
         return ""
@@ -197,7 +197,14 @@ def _schema(wanted: ResponseFormat | None) -> str:
         return _ANY_OBJECT
     if wanted.json_schema is None:
         raise ParameterError("parameter 'response_format.json_schema' is missing", "response_format")
-    return json.dumps(wanted.json_schema.schema_)
+    schema = json.dumps(wanted.json_schema.schema_)
+    if len(schema) > _SCHEMA_LENGTH:
+        raise ParameterError(
+            f"parameter 'response_format.json_schema.schema' has {len(schema)} characters: at most {_SCHEMA_LENGTH} "
+            "are taken",
+            "response_format",
+        )
+    return schema
 
 
 def _given(value: _Number | None, default: _Number) -> _Number:

@@ -15,32 +15,35 @@ from typing import Any
 import numpy as np
 import onnx
 
-from sanderling.core.errors import OptionError
+from sanderling.core.errors import EngineError, ModelError, OptionError, SanderlingError
 from sanderling.core.precision import Precision
 from sanderling.core.progress import Progress
 from sanderling.core.tensor import Array, Feeds
 from sanderling.measure.samples import SampleReader, Samples
-from sanderling.model.graph import read_graph, write_graph
+from sanderling.model.graph import all_nodes, opset_of, read_graph, write_graph
+from sanderling.model.lowering import lower
 from sanderling.model.manifest import Variant
 from sanderling.model.package import Package
 from sanderling.model.rows import with_rows
 from sanderling.run.engines import engine, known_engine
 from sanderling.run.engines.base import Compute, EngineOptions, Executable, Optimization
-from sanderling.run.engines.rknn_ import CHIPS, toolkit_python
+from sanderling.run.engines.rknn_ import CHIPS, as_ours, toolkit_python
 from sanderling.run.isolated import IsolatedExecutable, Worker
 from sanderling.run.rknn.toolkit import LayerError
 from sanderling.workshop.targets.base import Exported, ExportRequest, Proof, Refusal, Tool, chosen_variant
 from sanderling.workshop.targets.fixed_rows import FixedRows, batch_of, dynamic_refusals
-from sanderling.workshop.targets.proving import agreement_proof, engine_refusals, golden_proof
+from sanderling.workshop.targets.proving import agreement_proof, engine_refusals, golden_proof, refusal_of
 from sanderling.workshop.targets.rknn_layers import compare, cosine, opened, worst
 
 _ALGORITHMS = ("normal", "mmse", "kl_divergence")
 _SWITCH = ("on", "off")
-_BUILD_S, _RUN_S = 900.0, 300.0
+_NEWEST_OPSET = 19
+_COMPOSED = ("Gelu", "Mish", "ReduceL1", "ReduceL2")
+_BUILD_S, _RUN_S = 1800.0, 300.0
 _CALIBRATED_COSINE = 0.95
 _AGREEMENT_PERCENT, _CALIBRATED_PERCENT = "98", "90"
 _DEVICE_COSINE = {"float": 0.999, "int8": 0.98}
-_MOST_SAMPLES = 200
+_MOST_SAMPLES = {"normal": 200, "kl_divergence": 200, "mmse": 20}  # mmse takes seconds for each
 _SCRIPT, _GOLDEN, _EXPECTED, _LAYERS = "run_on_device.py", "golden.npz", "golden.json", "layers.json"
 
 
@@ -73,8 +76,12 @@ class RknnNet:
         dynamic = dynamic_refusals(model, device)
         if not all(refusal.automatic for refusal in dynamic):
             return dynamic
+        try:
+            lowered = _lowered(with_rows(model, 1))
+        except ModelError as error:
+            return (refusal_of(error, model), *dynamic)
         options = EngineOptions(device=device, compute=Compute.FP16)
-        return (*engine_refusals("rknn", with_rows(model, 1), options), *dynamic)
+        return (*_rewrites(model, lowered), *engine_refusals("rknn", lowered, options), *dynamic)
 
     def export(self, request: ExportRequest) -> Exported:
         """Build, write, and run the golden vectors on what was built."""
@@ -91,6 +98,32 @@ class RknnNet:
             layers = job.layers() if plan.analysed else ()
         _write_device_files(request.package, plan, request.folder)
         return _exported(plan, proofs, layers, request.folder)
+
+
+def _lowered(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The graph without what the toolkit has no kernels for, and in an opset that it reads; as it is where it has none.
+
+    Raises:
+        ModelError: a node came after that opset.
+    """
+    if opset_of(model) <= _NEWEST_OPSET and all(node.op_type not in _COMPOSED for node in all_nodes(model.graph)):
+        return model
+    return lower(model, "rknn")
+
+
+def _rewrites(model: onnx.ModelProto, lowered: onnx.ModelProto) -> tuple[Refusal, ...]:
+    """What the toolkit refuses of a graph and not of the lowered one."""
+    found = []
+    if opset_of(model) > opset_of(lowered):
+        reason = f"opset {opset_of(model)}, and the toolkit reads up to {_NEWEST_OPSET}"
+        rewrite = f"the same graph in opset {_NEWEST_OPSET}"
+        found.append(Refusal("opset", (model.graph.name,), reason, rewrite, automatic=True))
+    for operator in _COMPOSED:
+        nodes = tuple(node.name or node.output[0] for node in model.graph.node if node.op_type == operator)
+        if nodes and all(node.op_type != operator for node in lowered.graph.node):
+            reason, rewrite = "the toolkit has no kernel for it", "written with simpler operators"
+            found.append(Refusal(operator, nodes, reason, rewrite, automatic=True))
+    return tuple(found)
 
 
 @dataclass(frozen=True)
@@ -123,8 +156,7 @@ class _Plan:
     def form(self) -> str:
         """What the net's numbers are."""
         if self.samples is not None:
-            count = min(len(self.samples), _MOST_SAMPLES)
-            return f"INT8, quantised by the toolkit ({self.algorithm}) from {count} samples"
+            return f"INT8, quantised by the toolkit ({self.algorithm}) from {len(self.samples)} samples"
         return "INT8 with the variant's own codes and scales" if self.is_qdq else "fp16"
 
 
@@ -146,7 +178,7 @@ def _plan(request: ExportRequest, variant: Variant) -> _Plan:
     if "agreement" in options and "evaluation" not in options:
         raise OptionError("target 'rknn', --option agreement: it needs --option evaluation=DIR|CSV|FILE.npz")
     rows = batch_of(request)
-    model = with_rows(read_graph(package.file(variant.file)), rows)
+    model = _lowered(with_rows(read_graph(package.file(variant.file)), rows))
     quantised = "int8" if "calibration" in options else variant.id
     call = package.golden().call(0)
     return _Plan(
@@ -155,7 +187,7 @@ def _plan(request: ExportRequest, variant: Variant) -> _Plan:
         model=model,
         rows=rows,
         file=request.folder / f"{package.manifest.name}.{quantised}.{request.device}.rknn",
-        samples=_samples(options, "calibration", package, request.progress),
+        samples=_samples(options, "calibration", package, request.progress, most=_MOST_SAMPLES[algorithm]),
         algorithm=algorithm,
         evaluation=_samples(options, "evaluation", package, request.progress),
         agreement_percent=_percent(options, _CALIBRATED_PERCENT if "calibration" in options else _AGREEMENT_PERCENT),
@@ -190,7 +222,7 @@ class _Job:
 
     def _load(self, model: onnx.ModelProto, *, rknn: str, analysed: list[str]) -> IsolatedExecutable:
         write_graph(model, self._scratch / "model.onnx")
-        header = {
+        header: dict[str, Any] = {
             "model": str(self._scratch / "model.onnx"),
             "chip": self._plan.chip,
             "rknn": rknn,
@@ -199,7 +231,11 @@ class _Job:
             "analysed": analysed,
             "layers": str(self._scratch / _LAYERS),
         }
-        return self._worker.load_as(header, timeout_s=_BUILD_S)
+        try:
+            return self._worker.load_as(header, timeout_s=_BUILD_S)
+        except SanderlingError as error:
+            file = self._plan.variant.file
+            raise type(error)(as_ours(error).replace(header["model"], file)) from error
 
     def _saved_samples(self) -> list[str]:
         """Calibration samples, a line each: the toolkit wants the files of all inputs on it."""
@@ -207,7 +243,7 @@ class _Job:
         if samples is None:
             return []
         lines = []
-        for index in range(min(len(samples), _MOST_SAMPLES)):
+        for index in range(len(samples)):
             files: list[Path] = []
             for name, array in samples.one(index).items():
                 files.append(self._scratch / f"sample-{index}-{len(files)}.npy")
@@ -232,7 +268,10 @@ class _Slow:
 
     def run(self, feeds: Feeds) -> dict[str, Array]:
         """Execute once."""
-        return self._net.run(feeds, timeout_s=_RUN_S)
+        try:
+            return self._net.run(feeds, timeout_s=_RUN_S)
+        except EngineError as error:
+            raise EngineError(as_ours(error)) from error
 
 
 def _toolkit() -> Worker:
@@ -328,11 +367,17 @@ def _repeated(array: Array, rows: int) -> Array:
     return array if given >= rows else array[np.minimum(np.arange(rows), given - 1)]
 
 
-def _samples(options: Mapping[str, str], name: str, package: Package, progress: Progress) -> Samples | None:
+def _samples(
+    options: Mapping[str, str], name: str, package: Package, progress: Progress, *, most: int | None = None
+) -> Samples | None:
+    """Read the data that an option names; at most so many of them, evenly spread."""
     if name not in options:
         return None
     manifest = package.manifest
-    return SampleReader(manifest.inputs, manifest.preprocessing, manifest.labels, progress).read(options[name])
+    found = SampleReader(manifest.inputs, manifest.preprocessing, manifest.labels, progress).read(options[name])
+    if most is None or len(found) <= most:
+        return found
+    return found.pick(np.linspace(0, len(found) - 1, most).astype(np.int64))
 
 
 def _percent(options: Mapping[str, str], default: str) -> float:

@@ -92,8 +92,10 @@ def _unpack_gguf(file: Path, folder: Path) -> None:
 
     config = AutoConfig.from_pretrained(str(file.parent), gguf_file=file.name)
     with torch.device("meta"):
-        empty = AutoModelForCausalLM.from_config(config)
-    loaded = load_gguf_checkpoint(str(file), return_tensors=True, model_to_load=empty, torch_dtype=torch.float32)
+        empty = AutoModelForCausalLM.from_config(config)  # type: ignore[no-untyped-call]
+    loaded = load_gguf_checkpoint(  # type: ignore[no-untyped-call]
+        str(file), return_tensors=True, model_to_load=empty, torch_dtype=torch.float32
+    )
     tensors = {name: tensor.contiguous() for name, tensor in loaded["tensors"].items()}
     wanted = {name for name, _ in empty.named_parameters()}
     absent = sorted(wanted - tensors.keys())
@@ -135,7 +137,9 @@ def _build(source: Path, folder: Path) -> None:
     from onnxruntime_genai.models.builder import create_model, parse_extra_options
 
     where = ("", str(source), str(folder), "fp32", "cpu", str(folder))
-    options = parse_extra_options(*where, ["prune_lm_head=true", "hf_token=false"])
+    # A cache that keeps only a window cannot go back to an earlier token, which conversations do.
+    wanted = ["prune_lm_head=true", "windowed_kv_cache=false", "hf_token=false"]
+    options = parse_extra_options(*where, wanted)
     _flatten_rotation(options["hf_details"]["hf_config"])
     create_model(*where, **options)
 

@@ -28,7 +28,7 @@ class TextBuildOptions:
         source: a Hugging Face folder or a GGUF file.
         output: ``NAME.sdl`` (a folder) or ``NAME.sdl.zip``.
         precisions: ids of the variants to make.
-        budget: by how many percent perplexity may rise over FP32's.
+        budget: by how many percent perplexity may rise over FP32's; None holds int8 to 5, and leaves int4 whole.
         calibration: text that layers are chosen on; texts of our own without.
         evaluation: text that perplexity is reported on; other texts of our own without.
         threads: of each measured call; 0 means all usable cores.
@@ -37,10 +37,15 @@ class TextBuildOptions:
     source: str
     output: Path
     precisions: tuple[str, ...] = ("int8",)
-    budget: Budget = DEFAULT_BUDGET
+    budget: Budget | None = None
     calibration: Path | None = None
     evaluation: Path | None = None
     threads: int = 0
+
+    @property
+    def limit(self) -> Budget:
+        """The budget that is held against."""
+        return self.budget or DEFAULT_BUDGET
 
     def plain(self) -> dict[str, Any]:
         """As plain values; files and folders by their names only, so that no evidence names a user's disk."""
@@ -48,7 +53,7 @@ class TextBuildOptions:
             "source": Path(self.source).name,
             "output": self.output.name,
             "precisions": list(self.precisions),
-            "budget": f"{self.budget.metric}={self.budget.limit:g}",
+            "budget": f"{self.budget.metric}={self.budget.limit:g}" if self.budget else None,
             "calibration": self.calibration.name if self.calibration else None,
             "evaluation": self.evaluation.name if self.evaluation else None,
             "threads": self.threads,
@@ -74,14 +79,12 @@ def parse_text_precisions(text: str | None) -> tuple[str, ...]:
     return names
 
 
-def check_budget(budget: Budget | None) -> Budget:
-    """The budget, or 5 % without one.
+def check_budget(budget: Budget | None) -> Budget | None:
+    """The same budget.
 
     Raises:
         OptionError: it is not of perplexity.
     """
-    if budget is None:
-        return DEFAULT_BUDGET
-    if budget.metric != "perplexity":
+    if budget is not None and budget.metric != "perplexity":
         raise OptionError(f"--budget {budget.metric}={budget.limit:g} is not of a language model: give perplexity=5")
     return budget

@@ -190,7 +190,9 @@ def _variant(
 ) -> _Made:
     """Write a variant's folder."""
     found, forms, rest = None, dict[str, Form](), Form.FLOAT
-    if name in _FORMS:
+    if name == "int4" and options.budget is None:
+        forms = forms_of(original.decoder, _FORMS[name])
+    elif name in _FORMS:
         found = _search(name, scratch, original, quality, options, recorder)
         forms = forms_of(original.decoder, _FORMS[name], found.order[: found.guarded])
     elif name == "fp16":
@@ -219,7 +221,7 @@ def _search(
         mixer.write(forms, GRAPH, scoring=SCORING)
         return quality.choice_change(scratch)
 
-    found = search(original.decoder, form, errors, options.budget.limit, measure, recorder)
+    found = search(original.decoder, form, errors, options.limit.limit, measure, recorder)
     mixer.close()
     shutil.rmtree(scratch)
     return found
@@ -294,7 +296,7 @@ def _entry(name: str, made: _Made, measured: TextVariantEvidence, options: TextB
         latency_ms=measured.timing.inter_token_ms,
         memory_bytes=measured.peak_rss_bytes,
         accuracy=accuracy,
-        within_budget=name == "fp32" or within_budget(accuracy, options.budget),
+        within_budget=name == "fp32" or within_budget(accuracy, options.limit),
         float_nodes=tuple(product for product, form in made.forms.items() if form == Form.FLOAT),
     )
 
@@ -326,7 +328,7 @@ def _manifest(
         outputs=(TensorSpec(name="logits", dtype="float32", shape=("batch", 1, spec.vocabulary)),),
         variants=variants,
         chosen=chosen,
-        budget=options.budget,
+        budget=options.limit,
         golden=golden,
         text=spec,
         files={},

@@ -17,8 +17,8 @@ from sanderling.run.text.base import Message, TextModel
 from sanderling.run.text.engines import text_engine
 from sanderling.run.text.engines.genai_ import SCORING_GRAPH, score
 
-CHOICE_TOKENS = 512
-REPORTED_TOKENS = 1024
+CHOICE_TOKENS = 448
+REPORTED_TOKENS = 768
 ANSWER_TOKENS = 20
 QUESTIONS = (
     "What is the capital of France?",
@@ -88,8 +88,8 @@ class Quality:
         """
         self.progress.stage("score texts with FP32")
         model = text_engine().load(self.folder, self.spec, threads=self.threads)
-        self._choice = self._encoded(model, self.texts.choice, CHOICE_TOKENS)
-        self._reported = self._encoded(model, self.texts.reported, REPORTED_TOKENS)
+        self._choice = _encoded(model, self.texts.choice, CHOICE_TOKENS)
+        self._reported = _encoded(model, self.texts.reported, REPORTED_TOKENS)
         model.close()
         scores = self._score(self.folder, [*self._choice.values(), *self._reported.values()])
         self._choice_scores, self._reported_scores = scores[: len(self._choice)], scores[len(self._choice) :]
@@ -133,9 +133,6 @@ class Quality:
     def _score(self, folder: Path, texts: Sequence[Sequence[int]]) -> list[Array]:
         return score(folder, SCORING_GRAPH, self.spec, texts, threads=self.threads)
 
-    def _encoded(self, model: TextModel, texts: Mapping[str, str], most: int) -> dict[str, list[int]]:
-        tokens = min(most, self.spec.context_length)
-        return {
-            name: encoded(model, name, text, tokens=tokens, vocabulary=self.spec.vocabulary)
-            for name, text in texts.items()
-        }
+
+def _encoded(model: TextModel, texts: Mapping[str, str], most: int) -> dict[str, list[int]]:
+    return {name: encoded(model, name, text, most=most) for name, text in texts.items()}

@@ -294,6 +294,13 @@ def test_seeds_give_the_same_text_again_and_others_another():
         assert ask(1) != ask(2)
 
 
+@pytest.mark.parametrize(
+    "sampling", [{"temperature": 5e-324}, {"repetition_penalty": 0.01}, {"repetition_penalty": 100}]
+)
+def test_a_token_is_chosen_with_the_most_extreme_sampling(session, sampling):
+    assert session.start("v", Sampling(**{"temperature": 0.01, "max_tokens": 3, **sampling})).result().tokens == 3
+
+
 def test_closing_lets_requests_end_in_time_and_ends_the_rest(model):
     model.before = lambda _: time.sleep(5e-3)
     session = TextSession(model)
@@ -333,3 +340,12 @@ def test_many_conversations_that_are_dropped_leave_nothing_behind(model):
 def test_limits_below_what_is_possible_are_refused(limits):
     with pytest.raises(OptionError, match=f"limit {next(iter(limits))} is"):
         TextLimits(**limits)
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [{"temperature": -1}, {"top_p": 0}, {"top_k": -1}, {"repetition_penalty": 0}, {"seed": -1}, {"max_tokens": 0}],
+)
+def test_sampling_out_of_range_is_refused(sampling):
+    with pytest.raises(OptionError, match=f"{next(iter(sampling))} is"):
+        Sampling(**sampling)

@@ -9,6 +9,7 @@ import time
 import pytest
 
 from sanderling.core.errors import EngineError
+from sanderling.measure import text_golden
 from sanderling.run.text import pooled
 from sanderling.run.text.session import TextLimits
 from sanderling.serve.settings import Settings
@@ -24,6 +25,7 @@ SLOW_S = 0.01
 def model(monkeypatch):
     model = AlphabetModel()
     monkeypatch.setattr(pooled, "load_model", lambda *_, **__: model)
+    monkeypatch.setattr(text_golden, "load_model", lambda *_, **__: AlphabetModel())
     return model
 
 
@@ -201,3 +203,65 @@ def test_a_repository_serves_text_and_swaps_its_versions(model, tmp_path):
         assert server.services.plane.default_version("alphabet") == "2"
         assert ask(port, complete(model="alphabet:1")).json["choices"][0]["text"] == "wxyz"
     assert model.is_closed
+
+
+def test_a_version_that_writes_something_else_than_it_says_gets_no_request(model, tmp_path, monkeypatch):  # noqa: ARG001
+    repository = tmp_path / "repository"
+    (repository / "alphabet").mkdir(parents=True)
+    alphabet_package(repository / "alphabet" / "1.sdl")
+    settings = Settings((), repository=repository, http_port=0, grpc_port=None, metrics_port=None)
+    with running(settings) as server:
+        port = server.ends["http"].port
+        wait_until(lambda: server.services.is_ready)
+        alphabet_package(repository / "alphabet" / "2.sdl")
+        monkeypatch.setattr(text_golden, "load_model", lambda *_, **__: BackwardModel())
+        load = post("/v2/repository/models/alphabet/load", Authorization=f"Bearer {settings.token}")
+        answer = ask(port, load)
+        assert answer.status == 422
+        assert "golden vectors, fp32: relative error" in answer.error
+        assert ask(port, complete()).json["choices"][0]["text"] == "wxyz"
+
+
+class BackwardModel(AlphabetModel):
+    """Its letters come in another order than the package says."""
+
+    def generation(self, *arguments, **options):
+        generation = super().generation(*arguments, **options)
+        forward = generation.logits
+        generation.logits = lambda: forward()[::-1]
+        return generation
+
+
+def test_a_second_of_the_dashboard_has_the_tokens_that_were_written(server):
+    port = server.ends["http"].port
+    server.live.tick()
+    ask(port, complete())
+    server.live.tick()
+    samples = [sample for sample in server.live.samples if "alphabet:1" in sample.models]
+    assert any(sample.models["alphabet:1"].tokens for sample in samples)
+    assert all(sample.total.tokens == sample.models["alphabet:1"].tokens for sample in samples)
+    assert server.live.arrivals == ()  # the twin knows no text
+
+
+def test_a_request_whose_version_was_just_replaced_goes_to_the_next(server, model, tmp_path, monkeypatch):
+    plane = server.services.plane
+    text = plane.model("alphabet").text
+    newer = server.pool.load_text(alphabet_package(tmp_path / "newer.sdl").path, name="alphabet:2")
+    started = text.start
+
+    def replaced(*arguments, **options):
+        plane.add(newer, name="alphabet", version="2")
+        plane.set_default("alphabet", "2")
+        plane.remove("alphabet", "1")
+        return started(*arguments, **options)
+
+    monkeypatch.setattr(text, "start", replaced)
+    model.is_closed = False
+    assert ask(server.ends["http"].port, complete()).json["choices"][0]["text"] == "wxyz"
+    assert plane.default_version("alphabet") == "2"
+
+
+@pytest.mark.parametrize("prompt", ['"\\ud800"', '"a\\u0000b"', '"\\ud83d\\ude00"'])
+def test_any_json_text_is_answered_or_refused_clearly(server, prompt):
+    body = b'{"model": "alphabet", "max_tokens": 2, "prompt": ' + prompt.encode() + b"}"
+    assert ask(server.ends["http"].port, post("/v1/completions", body)).status in (200, 400)

@@ -64,7 +64,6 @@ class GenAiModel:
         self.spec = spec
         self.token_bytes = _token_bytes(folder)
         self._folder, self._threads = folder, threads
-        self._least = _window(folder)
         self._model: Any = _load(folder, GRAPH, threads)
         with _translated("its tokenizer cannot be read", ModelError):
             self._tokenizer: Any = _genai().Tokenizer(self._model)
@@ -120,11 +119,9 @@ class GenAiModel:
         if self._model is None:
             raise EngineError("genai: the model is closed; load the package again")
         if schema:
-            generation: GenAiGeneration = GenAiGuidedGeneration(
-                self._model, self.spec, sampling, size, schema, least=self._least
-            )
+            generation: GenAiGeneration = GenAiGuidedGeneration(self._model, self.spec, sampling, size, schema)
         else:
-            generation = GenAiGeneration(self._model, self.spec, Sampler(sampling), size, least=self._least)
+            generation = GenAiGeneration(self._model, self.spec, Sampler(sampling), size)
         self._generations.add(generation)
         return generation
 
@@ -154,18 +151,9 @@ class GenAiModel:
 class GenAiGeneration:
     """One sequence. A chosen token is read by the engine when the one after it is asked for."""
 
-    def __init__(
-        self,
-        model: Any,  # noqa: ANN401 - untyped
-        spec: TextSpec,
-        sampler: Sampler,
-        capacity: int,
-        *,
-        least: int = 0,
-    ) -> None:
-        """Reserve memory for ``capacity`` tokens, or for the ``least`` that the graph's attention asks for."""
+    def __init__(self, model: Any, spec: TextSpec, sampler: Sampler, capacity: int) -> None:  # noqa: ANN401 - untyped
         with _translated("a sequence could not be started", EngineError):
-            self._generator: Any = self._start(model, max(capacity, least))
+            self._generator: Any = self._start(model, capacity)
         self._spec, self._sampler = spec, sampler
         self._capacity = capacity
         self._ids: list[int] = []
@@ -275,18 +263,9 @@ class GenAiGeneration:
 class GenAiGuidedGeneration(GenAiGeneration):
     """A sequence whose chosen tokens keep a JSON schema. Only the engine knows which may follow: it chooses them."""
 
-    def __init__(
-        self,
-        model: Any,  # noqa: ANN401 - untyped
-        spec: TextSpec,
-        sampling: Sampling,
-        capacity: int,
-        schema: str,
-        *,
-        least: int = 0,
-    ) -> None:
+    def __init__(self, model: Any, spec: TextSpec, sampling: Sampling, capacity: int, schema: str) -> None:  # noqa: ANN401 - untyped
         self._sampling, self._schema = sampling, schema
-        super().__init__(model, spec, Sampler(sampling), capacity, least=least)
+        super().__init__(model, spec, Sampler(sampling), capacity)
 
     def next(self) -> int:
         """Choose the next token and add it.
@@ -363,10 +342,10 @@ def score(folder: Path, graph: str, spec: TextSpec, texts: Sequence[Sequence[int
         ModelError: the graph is not one that the engine takes.
         EngineError: execution failed.
     """
-    model, least = _load(folder, graph, threads), _window(folder)
+    model = _load(folder, graph, threads)
     results = []
     for ids in texts:
-        generation = GenAiGeneration(model, spec, Sampler(GREEDY), len(ids), least=least)
+        generation = GenAiGeneration(model, spec, Sampler(GREEDY), len(ids))
         found = []
         for start in range(0, len(ids) - 1, _SCORED_TOKENS):
             following = ids[start + 1 : start + 1 + _SCORED_TOKENS]
@@ -401,11 +380,6 @@ def _token_bytes(folder: Path) -> int:
     decoder = _decoder(folder)
     width = decoder.get("num_key_value_heads", 0) * decoder.get("head_size", 0)
     return int(decoder.get("num_hidden_layers", 0) * width * 2 * _FLOAT_BYTES)
-
-
-def _window(folder: Path) -> int:
-    """Tokens that a layer with a sliding window keeps, which the cache may not be smaller than; 0 without one."""
-    return int((_decoder(folder).get("sliding_window") or {}).get("window_size", 0))
 
 
 def _decoder(folder: Path) -> dict[str, Any]:

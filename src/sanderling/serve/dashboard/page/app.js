@@ -111,7 +111,8 @@ function recent(samples, pick, count = 10) {
 function renderTiles(samples) {
   const now = traffic(samples.at(-1));
   set("tile-requests", digits(now.requests ?? 0));
-  set("note-requests", `${digits(recent(samples, (part) => part.requests) ?? 0)} /s over 10 s`);
+  const written = recent(samples, (part) => part.tokens);
+  set("note-requests", `${digits(recent(samples, (part) => part.requests) ?? 0)} /s over 10 s${written === null ? "" : `, ${digits(written)} tokens/s`}`);
   set("tile-p50", digits(now.p50_ms));
   set("note-p50", `${digits(recent(samples, (part) => part.p50_ms))} ms over 10 s`);
   set("tile-p99", digits(now.p99_ms));

@@ -1,4 +1,7 @@
-"""`atc`'s command line: what excludes itself is refused before, with the number of the error that `atc` has for it."""
+"""`atc`'s command line: what excludes itself is refused before, with the number of the error that `atc` has for it.
+
+Kirin chips of phones have an older tool, `omg`, which takes a few of the same flags.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,11 @@ from sanderling.run.commands import run_command
 from sanderling.workshop.targets.ascend.errors import excluded, failure, numbered
 
 PROGRAM = "atc"
+KIRIN = "omg"
+HINTS = {
+    PROGRAM: "install the CANN toolkit for Ascend and source its set_env.sh",
+    KIRIN: "add tools_omg of HarmonyOS's CANN Kit to it",
+}
 ONNX = 5  # of --framework
 DYNAMIC = -1
 PRECISION_MODES = (
@@ -49,7 +57,7 @@ class Command:
     """One run of `atc` on an ONNX file.
 
     Attributes:
-        soc_version: of the chip that the result runs on.
+        soc_version: of the chip that the result runs on; empty for `omg`, whose files run on all of its chips.
         model: file name, relative to where `atc` runs.
         output: file name of the result without ``.om``.
         input_shape: by input; -1 where profiles say the size.
@@ -64,6 +72,7 @@ class Command:
         modify_mixlist: file with types of operators for mixed precision.
         keep_dtype: file with nodes that keep their type.
         in_integers: the model has AscendQuant nodes.
+        program: ``PROGRAM`` or ``KIRIN``.
     """
 
     soc_version: str
@@ -81,6 +90,7 @@ class Command:
     modify_mixlist: str = ""
     keep_dtype: str = ""
     in_integers: bool = False
+    program: str = PROGRAM
 
     @property
     def result(self) -> str:
@@ -94,7 +104,7 @@ class Command:
             "model": self.model,
             "output": self.output,
             "soc_version": self.soc_version,
-            "input_format": self.input_format,
+            "input_format": self.input_format if self.program == PROGRAM else "",
             "input_shape": ";".join(f"{name}:{_joined(shape)}" for name, shape in self.input_shape.items()),
             "dynamic_batch_size": _joined(self.dynamic_batch_size),
             "dynamic_image_size": ";".join(map(_joined, self.dynamic_image_size)),
@@ -105,9 +115,9 @@ class Command:
             "modify_mixlist": self.modify_mixlist,
             "keep_dtype": self.keep_dtype,
             "insert_op_conf": self.insert_op_conf,
-            "log": "error",
+            "log": "error" if self.program == PROGRAM else "",
         }
-        return [PROGRAM, *(f"--{name}={value}" for name, value in flags.items() if value)]
+        return [self.program, *(f"--{name}={value}" for name, value in flags.items() if value)]
 
     def line(self) -> str:
         """The command as a shell takes it."""
@@ -142,32 +152,33 @@ def check(command: Command) -> None:
 
 
 def convert(command: Command, folder: Path, *, timeout_s: float = _CONVERT_S) -> None:
-    """Run `atc` in ``folder``, where its files are.
+    """Run the command in ``folder``, where its files are.
 
     Raises:
-        ModelError: `atc` does not take the graph.
+        ModelError: the program does not take the graph.
         OptionError: it does not take the command.
         EngineError: it could not be run, crashed, took too long, or wrote nothing.
     """
+    name = command.program
     try:
         done = run_command(command.arguments(), timeout_s=timeout_s, folder=folder)
     except subprocess.TimeoutExpired as error:
-        raise EngineError(f"atc took longer than {timeout_s:g} s and was ended: {command.line()}") from error
+        raise EngineError(f"{name} took longer than {timeout_s:g} s and was ended: {command.line()}") from error
     except OSError as error:
-        raise EngineError(f"atc could not be run: {error.strerror or first_line(error)}") from error
+        raise EngineError(f"{name} could not be run: {error.strerror or first_line(error)}") from error
     printed = done.stdout + done.stderr
     if done.returncode < 0:
         told = first_line(EngineError(done.stderr)) if done.stderr.strip() else "it printed nothing"
-        raise EngineError(f"atc crashed (signal {-done.returncode}): {told}")
+        raise EngineError(f"{name} crashed (signal {-done.returncode}): {told}")
     if done.returncode:
-        raise failure(printed, done.returncode)
+        raise failure(name, printed, done.returncode)
     if not (folder / command.result).is_file():
-        raise EngineError(f"atc ended well and wrote no {command.result}: {first_line(EngineError(printed))}")
+        raise EngineError(f"{name} ended well and wrote no {command.result}: {first_line(EngineError(printed))}")
 
 
-def program() -> str | None:
-    """Where `atc` is, if it is on PATH."""
-    return shutil.which(PROGRAM)
+def find_program(name: str) -> str | None:
+    """Where `atc` or `omg` is, if it is on PATH."""
+    return shutil.which(name)
 
 
 def _check_precision(command: Command) -> None:

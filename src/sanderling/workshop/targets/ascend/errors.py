@@ -35,17 +35,17 @@ def excluded(code: str, *values: object, instead: str) -> OptionError:
     return OptionError(f"{numbered(code, *values)}; {instead}")
 
 
-def failure(printed: str, returncode: int) -> SanderlingError:
-    """Our error for what `atc` printed: about the model, about the command, or about `atc` itself."""
+def failure(program: str, printed: str, returncode: int) -> SanderlingError:
+    """Our error for what a program printed: about the model, about the command, or about itself."""
     lines = printed.splitlines()
     flag = next((match for match in map(_UNKNOWN_FLAG.search, lines) if match), None)
     if flag:
-        return EngineError(f"this atc has no --{flag[1]}: install a newer CANN toolkit, or leave that option out")
+        return EngineError(f"this {program} has no --{flag[1]}: install a newer CANN toolkit, or leave that option out")
     found = [match for match in map(_NUMBERED.match, lines) if match]
     if not found:
-        return EngineError(f"atc ended with code {returncode}: {_last_line(lines)}")
+        return EngineError(f"{program} ended with code {returncode}: {_last_line(lines)}")
     code, told = found[0].groups()
-    message = f"atc {code}: {told.rstrip('. ') or catalogue().get(code, 'it gave no reason')}"
+    message = f"{program} {code}: {told.rstrip('. ') or catalogue().get(code, 'it gave no reason')}"
     if _OF_THE_MODEL.match(code):
         return ModelError(f"{message}; sanderling check --target ascend names operators without a parser")
     return OptionError(message) if _OF_THE_COMMAND.match(code) else EngineError(message)

@@ -9,6 +9,7 @@ sums ``weight * (x - offset) + bias`` in 32 bits. AscendDequant is ``x * deq_sca
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import onnx
@@ -47,10 +48,23 @@ def in_standard_onnx(deploy: onnx.ModelProto) -> onnx.ModelProto:
     return rewritten(copy, rewrite)
 
 
-def largest_difference(
+@dataclass(frozen=True)
+class Difference:
+    """How far a deploy form is from its QDQ graph.
+
+    Attributes:
+        steps: the largest, in quantisation steps.
+        share: of the stored values that differ at all, in [0, 1].
+    """
+
+    steps: float
+    share: float
+
+
+def difference(
     qdq: onnx.ModelProto, deploy: onnx.ModelProto, calls: Sequence[Feeds], *, threads: int = 0
-) -> float:
-    """How far the deploy form is from its QDQ graph, in quantisation steps: the largest over all that is stored.
+) -> Difference:
+    """Compare everything that is stored in eight bits, and the outputs.
 
     Each operator is given the QDQ graph's own integers, so that a value between two steps that falls the other way is
     not carried on: end to end even ONNX Runtime's two ways to run one QDQ graph differ by more. Outputs that are not
@@ -67,14 +81,19 @@ def largest_difference(
     integers = [{name: _as_int8(outputs[name]) for name in stored} for outputs in expected]
     feeds = [{**own, **kept} for own, kept in zip(calls, integers, strict=True)]
     made = _run(in_standard_onnx(_cut(deploy, integers[0])), feeds, threads)
-    steps, worst = _output_steps(qdq), 0.0
-    for wanted, kept, got in zip(expected, integers, made, strict=True):
-        for name in stored:
-            worst = max(worst, float(np.abs(got[f"{name}{_MADE}"].astype(np.int16) - kept[name]).max(initial=0)))
+    apart = [
+        np.abs(got[f"{name}{_MADE}"].astype(np.int16) - kept[name])
+        for kept, got in zip(integers, made, strict=True)
+        for name in stored
+    ]
+    steps = _output_steps(qdq)
+    worst = max((float(array.max(initial=0)) for array in apart), default=0.0)
+    for wanted, got in zip(expected, made, strict=True):
         for name in (value.name for value in qdq.graph.output):
             step = steps.get(name) or float(np.ptp(wanted[name])) / _LEVELS or 1.0
             worst = max(worst, float(np.abs(got[name] - wanted[name]).max(initial=0)) / step)
-    return round(worst, 3)
+    moved, count = sum(int(np.count_nonzero(array)) for array in apart), sum(array.size for array in apart)
+    return Difference(round(worst, 3), moved / max(count, 1))
 
 
 def _cut(deploy: onnx.ModelProto, stored: Feeds) -> onnx.ModelProto:

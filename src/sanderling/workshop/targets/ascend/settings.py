@@ -11,23 +11,25 @@ from sanderling.core.tensor import TensorSpec
 from sanderling.workshop.targets.ascend.aipp import SOURCES, STANDARDS
 from sanderling.workshop.targets.ascend.atc import DYNAMIC, PRECISION_MODES, PRECISION_MODES_V2, Profiles
 
+KIRIN = "kirin"  # as a device
 OPTIONS: Mapping[str, str] = {
     "source": f"picture to feed, converted on the chip by AIPP: {', '.join(SOURCES)}; default: the tensor",
     "matrix": f"how its YUV is meant: {', '.join(STANDARDS)}",
     "batch": "sizes of the first axis, a file for each: 1 (default) or 1,4,8",
-    "dynamic_batch": "sizes of the first axis, all in one file: 1,2,4,8; not for INT8",
-    "image_sizes": "heights and widths, all in one file: 224,224;320,320; not for INT8",
+    "dynamic-batch": "sizes of the first axis, all in one file: 1,2,4,8; not for INT8",
+    "image-sizes": "heights and widths, all in one file: 224,224;320,320; not for INT8",
     "dims": "sizes of all dynamic axes in the inputs' order, all in one file: 1,128;4,256; not for INT8",
     "axes": "fixed sizes of dynamic axes by name: sequence=128,past=64",
-    "precision_mode_v2": f"of the whole network: {', '.join(PRECISION_MODES_V2)}",
-    "precision_mode": f"its older form, instead: {', '.join(PRECISION_MODES)}",
-    "black_list": "types of operators that mixed precision leaves in FP32: SoftmaxV2,Exp",
-    "white_list": "types of operators that mixed precision lowers: MatMulV2",
-    "timeout_s": "how long one run of atc may take: 1800",
+    "precision-mode-v2": f"of the whole network: {', '.join(PRECISION_MODES_V2)}",
+    "precision-mode": f"its older form, instead: {', '.join(PRECISION_MODES)}",
+    "black-list": "types of operators that mixed precision leaves in FP32: SoftmaxV2,Exp",
+    "white-list": "types of operators that mixed precision lowers: MatMulV2",
+    "time-limit": "seconds that one run of atc or omg may take: 1800",
 }
 _NUMBER = re.compile(r"-?\d+")
 _NAME = re.compile(r"[A-Za-z]\w*")
 _TIMEOUT_S = "1800"
+_FOR_KIRIN = ("batch", "dims", "axes", "time-limit")
 
 
 @dataclass(frozen=True)
@@ -63,25 +65,28 @@ class Settings:
     timeout_s: float
 
 
-def read_settings(options: Mapping[str, str]) -> Settings:
+def read_settings(options: Mapping[str, str], device: str = "") -> Settings:
     """Read the options.
 
     Raises:
-        OptionError: a value that is none, or two that exclude each other.
+        OptionError: a value that is none, two that exclude each other, or one that the device does not have.
     """
+    foreign = [name for name in options if name not in _FOR_KIRIN] if device == KIRIN else []
+    if foreign:
+        raise OptionError(f"device '{KIRIN}' has no option '{foreign[0]}': available are {', '.join(_FOR_KIRIN)}")
     settings = Settings(
         source=options.get("source", ""),
         matrix=options.get("matrix", next(iter(STANDARDS))),
         batches=_sizes(options, "batch"),
-        dynamic_batch=_sizes(options, "dynamic_batch"),
-        image_sizes=_profiles(options, "image_sizes"),
+        dynamic_batch=_sizes(options, "dynamic-batch"),
+        image_sizes=_profiles(options, "image-sizes"),
         dims=_profiles(options, "dims"),
         axes=_axes(options.get("axes", "")),
-        precision_mode=options.get("precision_mode", ""),
-        precision_mode_v2=options.get("precision_mode_v2", ""),
-        black_list=_types(options, "black_list"),
-        white_list=_types(options, "white_list"),
-        timeout_s=_positive(options.get("timeout_s", _TIMEOUT_S)),
+        precision_mode=options.get("precision-mode", ""),
+        precision_mode_v2=options.get("precision-mode-v2", ""),
+        black_list=_types(options, "black-list"),
+        white_list=_types(options, "white-list"),
+        timeout_s=_positive(options.get("time-limit", _TIMEOUT_S)),
     )
     if "source" in options and settings.source not in SOURCES:
         raise _wrong("source", settings.source, f"one of {', '.join(SOURCES)}")
@@ -133,7 +138,7 @@ def _size(spec: TensorSpec, axis: int, settings: Settings, batch: int) -> int:
         return batch
     raise OptionError(
         f"axis '{size}' of input '{spec.name}' has no size: fix it with --option axes={size}=SIZE, or list sizes with "
-        "dims= or image_sizes="
+        "dims= or image-sizes="
     )
 
 
@@ -144,9 +149,9 @@ def _check_batches(settings: Settings) -> None:
     if small is not None:
         raise OptionError(f"option batch takes sizes from 1 on: got {small}")
     if settings.batches and settings.dynamic_batch:
-        raise OptionError("options batch and dynamic_batch exclude each other: a file for each size, or one for all")
+        raise OptionError("options batch and dynamic-batch exclude each other: a file for each size, or one for all")
     if len(settings.batches) > 1 and (settings.image_sizes or settings.dims):
-        raise OptionError("option batch takes one size where image_sizes or dims lists others: run the export for each")
+        raise OptionError("option batch takes one size where image-sizes or dims lists others: run the export for each")
 
 
 def _sizes(options: Mapping[str, str], name: str) -> tuple[int, ...]:
@@ -186,7 +191,7 @@ def _positive(text: str) -> float:
     except ValueError:
         seconds = 0.0
     if not 0 < seconds < float("inf"):
-        raise _wrong("timeout_s", text, "seconds, greater than 0")
+        raise _wrong("time-limit", text, "seconds, greater than 0")
     return seconds
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import platform
+import shlex
+import shutil
 from contextlib import closing
 from importlib import metadata
 
@@ -19,8 +21,8 @@ from sanderling.workshop.quantize.qdq import is_quantized
 from sanderling.workshop.targets.ascend import atc, precision
 from sanderling.workshop.targets.ascend.aipp import configure, largest_allowed, to_text, worst_difference
 from sanderling.workshop.targets.ascend.deploy import integer_nodes, to_deploy
-from sanderling.workshop.targets.ascend.reference import in_standard_onnx, largest_difference
-from sanderling.workshop.targets.ascend.settings import Settings, input_shapes
+from sanderling.workshop.targets.ascend.reference import difference, in_standard_onnx
+from sanderling.workshop.targets.ascend.settings import KIRIN, Settings, input_shapes
 from sanderling.workshop.targets.base import Exported, ExportRequest, Proof
 from sanderling.workshop.targets.proving import golden_proof
 
@@ -36,8 +38,9 @@ class Writing:
         self._package = request.package
         self._wanted = request.package.variant(request.variant).precision
         self._source = lower(read_graph(request.package.file(variant.file)), "ascend")
-        self._integers = is_quantized(self._source)
-        self._model = to_deploy(self._source) if self._integers else self._source
+        self._program = atc.KIRIN if request.device == KIRIN else atc.PROGRAM
+        self._model = to_deploy(self._source) if is_quantized(self._source) else self._source
+        self._integers = any(node.op_type == "AscendQuant" for node in self._model.graph.node)
         self._files: dict[str, str] = {}
         self._proofs: list[Proof] = []
 
@@ -55,15 +58,15 @@ class Writing:
         for command in commands:
             atc.check(command)
         self._write_model()
-        self._write(_SCRIPT, _script(commands), "runs atc; needs nothing else from here")
+        self._write(_SCRIPT, _script(commands), f"runs {self._program}; needs nothing else from here")
         progress.stage("run golden vectors")
         self._prove_model()
-        here = atc.program() is not None
+        here = atc.find_program(self._program) is not None
         if here:
             self._convert(commands)
         return Exported(
             files=self._files,
-            tool=f"atc for {self._request.device}" if here else "its own writer, as atc is not on PATH",
+            tool=self._program if here else f"its own writer, as {self._program} is not on PATH",
             proofs=tuple(self._proofs),
             remaining=self._remaining(converted=here),
             next_steps=() if here else (f"sh {_SCRIPT}",),
@@ -79,10 +82,10 @@ class Writing:
         settings, specs = self._settings, input_specs(self._model)
         batches = settings.batches or (1,)
         shapes = [input_shapes(specs, settings, batch) for batch in batches]
-        named = self._write_settings()
+        named = {} if self._program == atc.KIRIN else self._write_settings()
         return [
             atc.Command(
-                soc_version=self._request.device,
+                soc_version="" if self._program == atc.KIRIN else self._request.device,
                 model=_MODEL,
                 output="model" if len(batches) == 1 else f"model_b{batch}",
                 input_shape=shape,
@@ -91,6 +94,7 @@ class Writing:
                 dynamic_image_size=settings.image_sizes,
                 dynamic_dims=settings.dims,
                 in_integers=self._integers,
+                program=self._program,
                 **named,
             )
             for batch, shape in zip(batches, shapes, strict=True)
@@ -151,27 +155,29 @@ class Writing:
             on = f"Ascend's operators by their definitions, {on}"
             golden = self._package.golden()
             calls = [golden.call(index) for index in range(len(golden))]
-            apart = largest_difference(self._source, model, calls)
-            what = "each operator in INT8 against the QDQ graph, quantisation steps"
-            self._proofs.append(Proof(what, on, apart, _STEPS, passed=apart <= _STEPS))
+            apart = difference(self._source, model, calls)
+            what = f"each operator against the QDQ graph, quantisation steps ({apart.share:.1e} of the values differ)"
+            self._proofs.append(Proof(what, on, apart.steps, _STEPS, passed=apart.steps <= _STEPS))
             model = in_standard_onnx(model)
         options = EngineOptions(optimization=Optimization.NONE)
         with closing(engine().load(model.SerializeToString(), options)) as executable:
             self._proofs.append(golden_proof(executable, self._package, self._variant.id, on=on))
 
     def _convert(self, commands: list[atc.Command]) -> None:
-        self._request.progress.stage("run atc", len(commands))
+        self._request.progress.stage(f"run {self._program}", len(commands))
         for command in commands:
             atc.convert(command, self._request.folder, timeout_s=self._settings.timeout_s)
-            self._files[command.result] = f"offline model for {self._request.device}, made by atc here"
+            self._files[command.result] = f"offline model for {self._request.device}, made by {self._program} here"
             self._request.progress.advance()
-        for path in self._request.folder.rglob("*"):
-            if path.is_file() and path.relative_to(self._request.folder).as_posix() not in self._files:
-                path.unlink()  # reports and caches that atc leaves where it runs
+        for path in self._request.folder.iterdir():  # reports and caches are left where it runs
+            if path.is_dir():
+                shutil.rmtree(path)
+            elif path.name not in self._files:
+                path.unlink()
 
     def _remaining(self, *, converted: bool) -> tuple[str, ...]:
         device = self._request.device
-        remaining = [] if converted else [f"that atc of your CANN toolkit converts the model for {device}"]
+        remaining = [] if converted else [f"that your {self._program} converts the model for {device}"]
         if self._integers:
             remaining.append(
                 "how a chip rounds AscendDequant's scale, and that layers of up to 16 channels gain nothing"
@@ -193,13 +199,14 @@ class Writing:
 
 def _script(commands: list[atc.Command]) -> str:
     """A shell script that runs every command in its own folder."""
-    missing = "atc is not on PATH: install the CANN toolkit and source its set_env.sh"
+    program = commands[0].program
+    missing = shlex.quote(f"{program} is not on PATH: {atc.HINTS[program]}")
     return "\n".join(
         [
             "#!/bin/sh",
             "set -eu",
             'cd "$(dirname "$0")"',
-            f"command -v atc > /dev/null || {{ echo '{missing}' >&2; exit 3; }}",
+            f"command -v {program} > /dev/null || {{ echo {missing} >&2; exit 3; }}",
             *(command.line() for command in commands),
             "",
         ]

@@ -14,6 +14,7 @@ from sanderling.run.isolated import IsolatedExecutable, Worker
 from sanderling.run.mindspore_lite import library
 
 _WORKER = "sanderling.run.mindspore_lite.worker"
+_RUN_S = 600.0  # its integer kernels are plain C on this processor
 
 
 class Runtime:
@@ -70,7 +71,7 @@ def opened(file: Path, outputs: Sequence[TensorSpec], *, blocks: int = 1) -> Ite
         EngineError: it could not be started, or crashed.
     """
     header = {"bridge": str(library.bridge()), "model": str(file), "offset": 0, "threads": 0, "kept": 1}
-    with Worker(module=_WORKER) as worker:
+    with Worker(module=_WORKER, run_timeout_s=_RUN_S) as worker:
         try:
             loaded = worker.load_as(header)
         except ModelError as error:

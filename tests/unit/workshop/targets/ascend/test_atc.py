@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from sanderling.core.errors import EngineError, ModelError, OptionError
-from sanderling.workshop.targets.ascend.atc import Command, check, convert, program
+from sanderling.workshop.targets.ascend.atc import Command, check, convert, find_program
 from tests import fake_atc
 
 FIXED = Command(
@@ -71,6 +71,18 @@ def test_profiles_are_parted_by_semicolons_that_a_shell_leaves_alone():
     assert "'--input_shape=ids:-1,-1;mask:-1,-1'" in DIMS.line()
 
 
+def test_omg_is_told_what_it_knows():
+    command = replace(DIMS, program="omg", soc_version="", precision_mode_v2="")
+    assert command.arguments() == [
+        "omg",
+        "--framework=5",
+        "--model=model.onnx",
+        "--output=model",
+        "--input_shape=ids:-1,-1;mask:-1,-1",
+        "--dynamic_dims=1,64,1,64;1,128,1,128",
+    ]
+
+
 @pytest.mark.parametrize("command", [FIXED, BATCHES, SIZES, DIMS, replace(SIZES, insert_op_conf="aipp.cfg")])
 def test_good_commands_pass(command):
     check(command)
@@ -120,7 +132,7 @@ def test_result_lies_where_the_command_says(fake):
     folder = fake("ok")
     convert(FIXED, folder)
     assert "a fake atc" in (folder / "model.om").read_text()
-    assert program() is not None
+    assert find_program("atc") is not None
 
 
 @pytest.mark.parametrize(
@@ -153,8 +165,8 @@ def test_missing_file_is_told_as_atc_tells_it(fake):
 
 def test_hanging_atc_is_ended_with_all_that_it_started(fake):
     folder = fake("hang")
-    with pytest.raises(EngineError, match=re.escape("atc took longer than 2 s and was ended: atc --framework=5")):
-        convert(FIXED, folder, timeout_s=2)
+    with pytest.raises(EngineError, match=re.escape("atc took longer than 6 s and was ended: atc --framework=5")):
+        convert(FIXED, folder, timeout_s=6)
     child = int((folder / "child.pid").read_text())
     for _ in range(50):
         if not running(child):
@@ -171,6 +183,6 @@ def running(pid):
 
 def test_atc_that_is_not_there_is_one_line(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert program() is None
+    assert find_program("atc") is None
     with pytest.raises(EngineError, match=r"atc could not be run: No such file"):
         convert(FIXED, tmp_path)

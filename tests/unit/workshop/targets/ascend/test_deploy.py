@@ -9,7 +9,7 @@ from onnx import helper, numpy_helper
 
 from sanderling.core.errors import ModelError
 from sanderling.workshop.targets.ascend.deploy import dequantization, integer_bias, integer_nodes, to_deploy
-from sanderling.workshop.targets.ascend.reference import in_standard_onnx, largest_difference
+from sanderling.workshop.targets.ascend.reference import difference, in_standard_onnx
 from tests.models import conv_classifier, make_model, random_arrays, run_directly, tensor
 from tests.quantized import in_int8
 
@@ -138,7 +138,7 @@ def test_classifier_equals_its_qdq_graph_within_a_step():
     deploy = to_deploy(quantised)
     assert {"QuantizeLinear", "DequantizeLinear"}.isdisjoint(operators(deploy))
     assert len(integer_nodes(deploy)) == 2
-    assert largest_difference(quantised, deploy, calls) <= 1.0
+    assert difference(quantised, deploy, calls).steps <= 1.0
 
 
 def test_tensor_with_readers_of_both_kinds_is_stored_once_and_read_as_both():
@@ -148,7 +148,7 @@ def test_tensor_with_readers_of_both_kinds_is_stored_once_and_read_as_both():
     assert "AscendAntiQuant" in operators(deploy)
     stored = [each.input[0] for each in deploy.graph.node if each.op_type == "AscendQuant"]
     assert len(stored) == len(set(stored))
-    assert largest_difference(quantised, deploy, CALLS) <= 1.0
+    assert difference(quantised, deploy, CALLS).steps <= 1.0
 
 
 def test_wrong_scale_is_found():
@@ -157,7 +157,7 @@ def test_wrong_scale_is_found():
     scales = next(each for each in deploy.graph.initializer if each.name.endswith("deq_scale"))
     broken = dequantization(2 * numpy_helper.to_array(scales).astype(np.uint32).view(np.float32))
     scales.CopyFrom(numpy_helper.from_array(broken, scales.name))
-    assert largest_difference(quantised, deploy, CALLS) > 1.0
+    assert difference(quantised, deploy, CALLS).steps > 1.0
 
 
 def test_wrong_offset_is_found():
@@ -165,7 +165,7 @@ def test_wrong_offset_is_found():
     deploy = to_deploy(quantised)
     quant = next(each for each in deploy.graph.node if each.op_type == "AscendQuant")
     next(each for each in quant.attribute if each.name == "offset").f += 3
-    assert largest_difference(quantised, deploy, CALLS) > 1.0
+    assert difference(quantised, deploy, CALLS).steps > 1.0
 
 
 def test_unsigned_weights_become_signed():
@@ -173,7 +173,7 @@ def test_unsigned_weights_become_signed():
     model = one_conv(weight=unsigned, weight_zero=np.full(3, 128, np.uint8))
     deploy = to_deploy(model)
     np.testing.assert_array_equal(constant(deploy, "y_weight_int8"), unsigned.astype(np.int16) - 128)
-    assert largest_difference(model, deploy, [random_arrays({"x": (1, 2, 5, 5)})]) <= 1.0
+    assert difference(model, deploy, [random_arrays({"x": (1, 2, 5, 5)})]).steps <= 1.0
 
 
 def test_weights_beyond_eight_signed_bits_stay_float():
@@ -182,7 +182,7 @@ def test_weights_beyond_eight_signed_bits_stay_float():
     deploy = to_deploy(model)
     assert operators(deploy) == ["AscendQuant", "AscendAntiQuant", "Conv"]
     assert integer_nodes(deploy) == ()
-    assert largest_difference(model, deploy, [random_arrays({"x": (1, 2, 5, 5)})]) <= 1.0
+    assert difference(model, deploy, [random_arrays({"x": (1, 2, 5, 5)})]).steps <= 1.0
 
 
 def test_float_bias_is_rounded_to_the_sums_steps():
@@ -211,7 +211,7 @@ def test_matrix_products_compute_in_integers(operator):
     model = make_model(nodes, [tensor("x", [2, 4])], [tensor("y", [2, 3])], constants)
     deploy = to_deploy(model)
     assert integer_nodes(deploy) == ("y",)
-    assert largest_difference(model, deploy, [random_arrays({"x": (2, 4)})]) <= 1.0
+    assert difference(model, deploy, [random_arrays({"x": (2, 4)})]).steps <= 1.0
 
 
 def test_scale_along_the_wrong_axis_keeps_the_node_float():
@@ -221,7 +221,7 @@ def test_scale_along_the_wrong_axis_keeps_the_node_float():
     nodes.append(node("MatMul", ["x_d", "w_d"], "y"))
     model = make_model(nodes, [tensor("x", [2, 4])], [tensor("y", [2, 4])], constants)
     assert integer_nodes(to_deploy(model)) == ()
-    assert largest_difference(model, to_deploy(model), [random_arrays({"x": (2, 4)})]) <= 1.0
+    assert difference(model, to_deploy(model), [random_arrays({"x": (2, 4)})]).steps <= 1.0
 
 
 def test_tiny_steps_are_given_as_a_root():
@@ -232,7 +232,7 @@ def test_tiny_steps_are_given_as_a_root():
     assert attributes["sqrt_mode"] == 1
     assert attributes["scale"] ** 2 == pytest.approx(1e6, rel=1e-5)
     calls = [{"x": np.array([-2e-5, 1e-6, 3.4e-5, 1e-4], np.float32)}]
-    assert largest_difference(model, deploy, calls) <= 1.0
+    assert difference(model, deploy, calls).steps <= 1.0
 
 
 def test_quantised_constant_is_written_as_what_it_stands_for():
@@ -244,6 +244,16 @@ def test_quantised_constant_is_written_as_what_it_stands_for():
     deploy = to_deploy(model)
     assert operators(deploy) == ["AscendQuant", "AscendAntiQuant", "Add"]
     np.testing.assert_array_equal(constant(deploy, "c_d"), np.array([0.25, 1.0, 63.75], np.float32))
+
+
+def test_graph_with_weights_alone_in_eight_bits_becomes_float():
+    constants = {"w": np.arange(-6, 6, dtype=np.int8).reshape(4, 3), "w_s": np.float32(0.1)}
+    nodes = [node("DequantizeLinear", ["w", "w_s"], "w_d"), node("MatMul", ["x", "w_d"], "y")]
+    model = make_model(nodes, [tensor("x", [2, 4])], [tensor("y", [2, 3])], constants)
+    deploy = to_deploy(model)
+    assert operators(deploy) == ["MatMul"]
+    found = difference(model, deploy, [random_arrays({"x": (2, 4)})])
+    assert (found.steps, found.share) == (0.0, 0.0)
 
 
 def reading_integers():

@@ -36,6 +36,6 @@ def test_text_is_filled_in():
     ],
 )
 def test_what_atc_prints_becomes_an_error_of_ours(printed, error, told):
-    found = failure(f"ATC start working now, please wait for a moment.\n{printed}" if printed else "", 3)
+    found = failure("atc", f"ATC start working now, please wait for a moment.\n{printed}" if printed else "", 3)
     assert type(found) is error
     assert str(found).startswith(told)

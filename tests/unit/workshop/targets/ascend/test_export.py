@@ -35,7 +35,8 @@ def package(tmp_path_factory):
 def atc(tmp_path, monkeypatch):
     """Put a fake atc on PATH; call it to say what the fake does."""
     (tmp_path / "bin").mkdir()
-    fake_atc.install(tmp_path / "bin")
+    for name in ("atc", "omg"):
+        fake_atc.install(tmp_path / "bin", name)
 
     def does(wish):
         monkeypatch.setenv("FAKE_ATC", wish)
@@ -45,7 +46,7 @@ def atc(tmp_path, monkeypatch):
 
 
 def exported(package, folder, variant="int8", device=None, **options):
-    texts = {name: str(value) for name, value in options.items()}
+    texts = {name.replace("_", "-"): str(value) for name, value in options.items()}
     return export(package, folder, target="ascend", device=device, variant=variant, options=texts)
 
 
@@ -73,7 +74,7 @@ def test_script_says_that_atc_is_missing_and_runs_it_where_it_is(package, tmp_pa
     alone = subprocess.run(["/bin/sh", str(script)], env={"PATH": "/bin:/usr/bin"}, capture_output=True, text=True)
     assert (alone.returncode, alone.stderr.strip()) == (
         3,
-        "atc is not on PATH: install the CANN toolkit and source its set_env.sh",
+        "atc is not on PATH: install the CANN toolkit for Ascend and source its set_env.sh",
     )
     atc("ok")
     assert subprocess.run(["/bin/sh", str(script)], capture_output=True).returncode == 0
@@ -242,11 +243,12 @@ def test_atc_that_is_here_is_run(package, tmp_path, atc):
     atc("ok")
     result = exported(package, tmp_path / "out", batch="1,2")
     assert {"model_b1.om", "model_b2.om"} <= result.record["files"].keys()
-    assert "fusion_result.json" not in result.record["files"]
-    assert result.record["tool"] == "atc for Ascend310P3"
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {
+        *("model.onnx", "convert.sh", "model_b1.om", "model_b2.om", "export.json", "README.md")
+    }
+    assert result.record["tool"] == "atc"
     assert json.loads((tmp_path / "out" / "model_b2.om").read_text())["input_shape"] == "image:2,3,16,16"
-    (tool,) = target("ascend").tools()
-    assert (tool.name, tool.found) == ("atc", True)
+    assert [(tool.name, tool.found) for tool in target("ascend").tools()] == [("atc", True), ("omg", True)]
 
 
 @pytest.mark.parametrize(
@@ -261,7 +263,7 @@ def test_atc_that_is_here_is_run(package, tmp_path, atc):
 def test_atc_that_fails_leaves_nothing(package, tmp_path, atc, wish, error, told):
     atc(wish)
     with pytest.raises(error, match=told):
-        exported(package, tmp_path / "out", timeout_s=2)
+        exported(package, tmp_path / "out", time_limit=2)
     assert [path.name for path in tmp_path.iterdir()] == ["bin"]
 
 
@@ -271,3 +273,38 @@ def test_file_names_no_folder_of_this_machine(package, tmp_path):
         if path.suffix != ".onnx":
             assert str(tmp_path) not in path.read_text()
             assert str(Path.home()) not in re.sub(r"\\s", "", path.read_text())
+
+
+def test_kirin_gets_the_float_graph_and_the_command_of_omg(package, tmp_path, atc):
+    result = exported(package, tmp_path / "out", variant="fp32", device="kirin", dims="1;4")
+    (line,) = commands(result)
+    assert line == (
+        "omg --framework=5 --model=model.onnx --output=model --input_shape=image:-1,3,16,16 '--dynamic_dims=1;4'"
+    )
+    assert result.record["files"].keys() == {"model.onnx", "convert.sh"}
+    atc("ok")
+    again = exported(package, tmp_path / "again", variant="fp32", device="kirin", batch="2")
+    assert again.record["tool"] == "omg"
+    assert "a fake omg" in (tmp_path / "again" / "model.om").read_text()
+
+
+def test_kirin_takes_neither_our_int8_nor_options_of_atc(package, tmp_path):
+    with pytest.raises(ModelError, match=r"QuantizeLinear .*its own dopt has quantised \(export the FP32 variant"):
+        exported(package, tmp_path / "out", device="kirin")
+    with pytest.raises(OptionError, match="device 'kirin' has no option 'source': available are batch, dims"):
+        exported(package, tmp_path / "out", variant="fp32", device="kirin", source="nv12")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("model", "told", "automatic"),
+    [
+        (bent("Relu", opset=22), "opset 22 is newer than 18", True),
+        (bent("Swish", opset=24), "opset 24: operator Swish", False),
+    ],
+)
+def test_kirin_is_asked_by_opset(model, told, automatic):
+    (refusal,) = target("ascend").check(model, "kirin")
+    assert refusal.reason.startswith(told)
+    assert refusal.automatic is automatic
+    assert target("ascend").check(bent("Acosh", opset=18), "kirin") == ()

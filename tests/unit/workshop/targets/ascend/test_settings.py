@@ -23,10 +23,10 @@ def test_values_are_read():
         {
             "source": "nv12",
             "matrix": "bt709-narrow",
-            "image_sizes": "224,224; 320,256",
+            "image-sizes": "224,224; 320,256",
             "axes": "length=128,past=64",
-            "black_list": "SoftmaxV2, Exp",
-            "timeout_s": "2.5",
+            "black-list": "SoftmaxV2, Exp",
+            "time-limit": "2.5",
         }
     )
     assert settings.image_sizes == ((224, 224), (320, 256))
@@ -43,14 +43,14 @@ def test_values_are_read():
         ({"batch": "1,two"}, "--option batch=1,two: expected whole numbers"),
         ({"batch": "4,4"}, "names a size twice"),
         ({"batch": "0"}, "sizes from 1 on: got 0"),
-        ({"batch": "1", "dynamic_batch": "1,2"}, "batch and dynamic_batch exclude each other"),
+        ({"batch": "1", "dynamic-batch": "1,2"}, "batch and dynamic-batch exclude each other"),
         ({"batch": "1,2", "dims": "1,2;3,4"}, "option batch takes one size where"),
-        ({"image_sizes": "224x224"}, "--option image_sizes=224x224: expected whole numbers, as in 224,224;320,320"),
+        ({"image-sizes": "224x224"}, "--option image-sizes=224x224: expected whole numbers, as in 224,224;320,320"),
         ({"axes": "length"}, "--option axes=length: expected NAME=SIZE"),
         ({"axes": "length=0"}, "--option axes=length=0: expected NAME=SIZE"),
-        ({"black_list": "Soft max"}, "--option black_list=Soft max: expected types of operators"),
-        ({"timeout_s": "soon"}, "--option timeout_s=soon: expected seconds, greater than 0"),
-        ({"timeout_s": "-1"}, "--option timeout_s=-1: expected seconds"),
+        ({"black-list": "Soft max"}, "--option black-list=Soft max: expected types of operators"),
+        ({"time-limit": "soon"}, "--option time-limit=soon: expected seconds, greater than 0"),
+        ({"time-limit": "-1"}, "--option time-limit=-1: expected seconds"),
     ],
 )
 def test_what_is_no_value_is_refused(options, told):
@@ -63,8 +63,8 @@ def test_what_is_no_value_is_refused(options, told):
     ("options", "specs", "shapes"),
     [
         ({"axes": "H=8,W=6"}, [PICTURE], {"image": (4, 3, 8, 6)}),
-        ({"axes": "H=8,W=6", "dynamic_batch": "1,2"}, [PICTURE], {"image": (-1, 3, 8, 6)}),
-        ({"image_sizes": "8,8;9,9"}, [PICTURE], {"image": (4, 3, -1, -1)}),
+        ({"axes": "H=8,W=6", "dynamic-batch": "1,2"}, [PICTURE], {"image": (-1, 3, 8, 6)}),
+        ({"image-sizes": "8,8;9,9"}, [PICTURE], {"image": (4, 3, -1, -1)}),
         ({"dims": "1,8;2,9"}, TEXT, {"ids": (-1, -1), "mask": (-1, -1)}),
         ({"dims": "8;9", "batch": "4"}, TEXT, {"ids": (4, -1), "mask": (4, -1)}),
         ({"axes": "length=16"}, TEXT, {"ids": (4, 16), "mask": (4, 16)}),

@@ -26,7 +26,8 @@ command -v "$hdc" > /dev/null || fail "hdc is missing: it comes with the OHOS SD
 for file in "$output/bin/sanderling-run" "$output/lib/libonnxruntime.so"; do
     [ -f "$file" ] || fail "$file is missing: run the scripts in build/ first" 3
 done
-"$hdc" list targets | grep -qxF -- "$key" || fail "hdc reaches no device '$key': $("$hdc" list targets | tr '\n' ' ')" 3
+targets=$("$hdc" list targets | tr -d '\r')
+echo "$targets" | grep -qxF -- "$key" || fail "hdc reaches no device '$key': $(echo "$targets" | tr '\n' ' ')" 3
 
 # hdc's exit code says nothing of the command on the device: its last line does.
 on_device() {

@@ -1,0 +1,63 @@
+import numpy as np
+import pytest
+
+from sanderling.workshop.text import storage
+from sanderling.workshop.text.storage import Form, fits, restore, store
+
+
+def weights(depth=96, width=24, seed=0):
+    return np.random.default_rng(seed).normal(size=(depth, width)).astype(np.float32)
+
+
+@pytest.mark.parametrize(
+    ("form", "largest"), [(Form.DYNAMIC, 0.5 / 127), (Form.BLOCKS_8, 0.5 / 127), (Form.BLOCKS_4, 1 / 15)]
+)
+def test_a_weight_comes_back_within_half_a_step_of_its_range(form, largest):
+    weight = weights()
+
+    error = np.abs(restore(store(weight, form), form) - weight).max()
+
+    assert error <= largest * 2 * np.abs(weight).max()
+
+
+def test_blocks_follow_a_weight_that_is_small_in_places():
+    weight = weights()
+    weight[:32] *= 1e-3
+
+    lost = {
+        form: np.abs(restore(store(weight, form), form) - weight)[:32].max() for form in (Form.DYNAMIC, Form.BLOCKS_8)
+    }
+
+    assert lost[Form.BLOCKS_8] < 0.01 * lost[Form.DYNAMIC]
+
+
+def test_four_bits_take_the_range_with_the_least_square_error():
+    weight = weights()
+    blocks = weight.T.reshape(24, -1, 32)
+    steps = (np.maximum(blocks.max(2), 0) - np.minimum(blocks.min(2), 0)) / 15
+
+    lost = restore(store(weight, Form.BLOCKS_4), Form.BLOCKS_4) - weight
+
+    assert np.square(lost).mean() < np.square(steps).mean() / 12  # that of rounding over the whole range
+
+
+@pytest.mark.parametrize("form", [Form.DYNAMIC, Form.BLOCKS_8, Form.BLOCKS_4])
+def test_zeros_stay_zeros(form):
+    assert not restore(store(np.zeros((32, 4), np.float32), form), form).any()
+
+
+@pytest.mark.parametrize("form", [Form.DYNAMIC, Form.BLOCKS_8, Form.BLOCKS_4])
+def test_a_weight_stored_in_slices_is_the_weight_stored_at_once(form, monkeypatch):
+    whole = store(weights(), form)
+    monkeypatch.setattr(storage, "_SLICE_VALUES", 96 * 7)
+
+    sliced = store(weights(), form)
+
+    np.testing.assert_array_equal(sliced.codes, whole.codes)
+    np.testing.assert_array_equal(sliced.scales, whole.scales)
+
+
+def test_blocks_need_a_depth_of_whole_blocks():
+    assert fits(Form.BLOCKS_8, 64)
+    assert not fits(Form.BLOCKS_4, 48)
+    assert fits(Form.DYNAMIC, 48)
