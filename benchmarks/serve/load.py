@@ -13,6 +13,8 @@ import json
 import math
 import time
 import urllib.request
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -44,7 +46,7 @@ class _Client(asyncio.BufferedProtocol):
         head, separator, _ = bytes(self._buffer[: min(self._filled, 4096)]).partition(b"\r\n\r\n")
         if not separator:
             return
-        length = int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
+        length = int(head.lower().split(b"\r\ncontent-length: ")[1].split(b"\r\n")[0])
         if self._filled < len(head) + 4 + length:
             return
         assert head.startswith(b"HTTP/1.1 200"), bytes(self._buffer[: self._filled])
@@ -64,14 +66,14 @@ class _Client(asyncio.BufferedProtocol):
             self._transport.write(self._request)
 
 
-async def measure(host: str, port: int, request: bytes, *, concurrency: int, seconds: float) -> list[float]:
-    """Latencies of all requests within ``seconds``."""
+async def measure(host: str, port: int, requests: Sequence[bytes], *, seconds: float) -> list[float]:
+    """Latencies of all requests within ``seconds``, of one client for each of ``requests``."""
     latencies_ms: list[float] = []
     loop = asyncio.get_running_loop()
     end_s = time.perf_counter() + seconds
     pairs = [
-        await loop.create_connection(lambda: _Client(request, latencies_ms, end_s=end_s), host, port)
-        for _ in range(concurrency)
+        await loop.create_connection(partial(_Client, request, latencies_ms, end_s=end_s), host, port)
+        for request in requests
     ]
     await asyncio.gather(*(client.done for _, client in pairs))
     return latencies_ms
@@ -117,9 +119,9 @@ def main() -> None:
     request = infer_request(host, options.model, described)
     results = []
     for concurrency in map(int, options.concurrency.split(",")):
-        uvloop.run(measure(host, int(port), request, concurrency=concurrency, seconds=0.5))
+        uvloop.run(measure(host, int(port), [request] * concurrency, seconds=0.5))
         before_s, since_s = cpu_s(options.pid), time.perf_counter()
-        latencies_ms = uvloop.run(measure(host, int(port), request, concurrency=concurrency, seconds=options.seconds))
+        latencies_ms = uvloop.run(measure(host, int(port), [request] * concurrency, seconds=options.seconds))
         used_s, passed_s = cpu_s(options.pid) - before_s, time.perf_counter() - since_s
         results.append(
             {

@@ -12,12 +12,12 @@ RESULTS = Path(__file__).with_name("ascend.json")
 PAGE = Path(__file__).parents[2] / "docs" / "benchmarks-ascend.md"
 _NOTE = (
     "Nothing here ran on a chip: the deploy graph (AscendQuant, AscendDequant) is computed by the documented "
-    "definitions of its operators. `largest difference` is over all tensors that are stored in eight bits, each "
-    "operator given the QDQ graph's own integers; `values that differ` are those of all that do, by one step. `first "
-    "class` compares both graphs end to end; `ONNX Runtime itself` compares its two ways to run the QDQ graph, "
-    "rewritten and not, which differ by roundings too, and most where classes of random weights lie close together. "
-    "`in INT8` counts convolutions and matrix products; the others multiply two activations. `export` is the whole "
-    "command with all its checks."
+    "definitions of its operators. The first two columns are about every value that is stored in eight bits, each "
+    "operator given the QDQ graph's own integers: how far any is from that graph's, and how many are. `first class` "
+    "and `cosine` compare outputs of both graphs end to end; `ONNX Runtime itself` compares its two ways to run QDQ "
+    "graphs, rewritten and not, which differ by roundings too, and most where classes of random weights lie close "
+    "together. `in INT8` counts convolutions and matrix products; the others multiply two activations. `export` is the "
+    "whole command with all its checks."
 )
 _AIPP_NOTE = (
     "AIPP's arithmetic, in integers and FP16, against the preprocessing of {package}, YUV by the definition of its "
@@ -34,8 +34,8 @@ def render(results: dict[str, Any]) -> str:
     """The page as Markdown."""
     head = [
         "model",
-        "largest difference",
-        "values that differ",
+        "largest, steps",
+        "differ at all",
         "samples",
         "first class",
         "cosine",
@@ -48,7 +48,7 @@ def render(results: dict[str, Any]) -> str:
     rows = [
         [
             model["name"],
-            f"{model['steps_largest']:g} steps",
+            f"{model['steps_largest']:g}",
             f"{1e6 * model['values_that_differ']:.1f} in a million",
             str(model["samples"]),
             *_agreement(model, ""),

@@ -1,4 +1,6 @@
-"""MobileNetV3-Large in torchvision's parameter layout, with seeded random weights that behave."""
+"""MobileNetV3-Large and -Small in torchvision's parameter layout, with seeded random weights that behave."""
+
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -13,8 +15,21 @@ from benchmarks.zoo.random_weights import (
     settle_outputs,
 )
 
-# kernel, expanded channels, output channels, squeeze-and-excitation, hard-swish, stride
-BLOCKS = (
+
+
+class Shape(NamedTuple):
+    """A network's blocks, and the channels after them.
+
+    Attributes:
+        blocks: kernel, expanded channels, output channels, squeeze-and-excitation, hard-swish, stride of each.
+    """
+
+    blocks: tuple[tuple[int, int, int, bool, bool, int], ...]
+    last_channels: int
+    head_channels: int
+
+
+_LARGE_BLOCKS = (
     (3, 16, 16, False, False, 1),
     (3, 64, 24, False, False, 2),
     (3, 72, 24, False, False, 1),
@@ -31,9 +46,22 @@ BLOCKS = (
     (5, 960, 160, True, True, 1),
     (5, 960, 160, True, True, 1),
 )
+_SMALL_BLOCKS = (
+    (3, 16, 16, True, False, 2),
+    (3, 72, 24, False, False, 2),
+    (3, 88, 24, False, False, 1),
+    (5, 96, 40, True, True, 2),
+    (5, 240, 40, True, True, 1),
+    (5, 240, 40, True, True, 1),
+    (5, 120, 48, True, True, 1),
+    (5, 144, 48, True, True, 1),
+    (5, 288, 96, True, True, 2),
+    (5, 576, 96, True, True, 1),
+    (5, 576, 96, True, True, 1),
+)
+LARGE = Shape(_LARGE_BLOCKS, last_channels=960, head_channels=1280)
+SMALL = Shape(_SMALL_BLOCKS, last_channels=576, head_channels=1024)
 STEM_CHANNELS = 16
-LAST_CHANNELS = 960
-HEAD_CHANNELS = 1280
 NUM_CLASSES = 1000
 
 
@@ -48,9 +76,21 @@ def mobilenet_v3_large(seed: int = 0) -> nn.Module:
 
     Source: Howard et al. 2019, "Searching for MobileNetV3", table 1; key names as in torchvision.
     """
+    return _settled(LARGE, seed)
+
+
+def mobilenet_v3_small(seed: int = 0) -> nn.Module:
+    """The same for MobileNetV3-Small, of 2,542,856 parameters.
+
+    Source: Howard et al. 2019, "Searching for MobileNetV3", table 2; key names as in torchvision.
+    """
+    return _settled(SMALL, seed)
+
+
+def _settled(shape: Shape, seed: int) -> nn.Module:
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(seed)
-        model = MobileNetV3Large()
+        model = MobileNetV3(shape)
         draw_weights(model)
         settle_batch_norms(model, draw_mixed_noise(CALIBRATION_IMAGES, CALIBRATION_SIZE_PX, seed=seed), model.embed)
         last = model.classifier[3]
@@ -101,32 +141,32 @@ class InvertedResidual(nn.Module):
         return x + y if self.adds_input else y
 
 
-class MobileNetV3Large(nn.Module):
+class MobileNetV3(nn.Module):
     """``features`` then ``classifier``, as torchvision names them."""
 
-    def __init__(self) -> None:
+    def __init__(self, shape: Shape) -> None:
         super().__init__()
         layers: list[nn.Module] = [_conv_bn(3, STEM_CHANNELS, nn.Hardswish, kernel=3, stride=2)]
         channels = STEM_CHANNELS
-        for kernel, hidden, out_channels, excite, swish, stride in BLOCKS:
+        for kernel, hidden, out_channels, excite, swish, stride in shape.blocks:
             layers.append(
                 InvertedResidual(
                     channels, hidden, out_channels, kernel=kernel, excite=excite, swish=swish, stride=stride
                 )
             )
             channels = out_channels
-        layers.append(_conv_bn(channels, LAST_CHANNELS, nn.Hardswish, kernel=1))
+        layers.append(_conv_bn(channels, shape.last_channels, nn.Hardswish, kernel=1))
         self.features = nn.Sequential(*layers)
         self.avgpool = nn.AdaptiveAvgPool2d(1)
         self.classifier = nn.Sequential(
-            nn.Linear(LAST_CHANNELS, HEAD_CHANNELS),
+            nn.Linear(shape.last_channels, shape.head_channels),
             nn.Hardswish(),
             nn.Dropout(0.2),
-            nn.Linear(HEAD_CHANNELS, NUM_CLASSES),
+            nn.Linear(shape.head_channels, NUM_CLASSES),
         )
 
     def embed(self, x: Tensor) -> Tensor:
-        """Compute the (N, 960) features that ``classifier`` reads."""
+        """Compute the features (N, last channels) that ``classifier`` reads."""
         pooled: Tensor = self.avgpool(self.features(x))
         return pooled.flatten(1)
 

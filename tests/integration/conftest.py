@@ -16,6 +16,10 @@ import pytest
 
 from sanderling.api import build
 from sanderling.cli import main
+from sanderling.core.errors import UnavailableError
+from sanderling.core.progress import Silent
+from sanderling.demo.photos import CALIBRATION, EVALUATION, find_photos, write_crops
+from sanderling.demo.story import ARGUMENTS, MODEL, PREPROCESSING, find_weights
 from tests.models import conv_classifier, save
 from tests.samples import write_samples
 from tests.sentences import sentence_model, word_tokenizer
@@ -23,6 +27,7 @@ from tests.tiny_text import tiny_text_package
 
 COMMAND = Path(sys.executable).with_name("sanderling")
 TIMEOUT_S = 120
+LITE0_CROPS = 24
 ONNXRUNTIME_SESSION = ".ses"  # importing onnxruntime 1.32 writes this into the temporary folder
 STAGE_STARTS = (
     "note: ",
@@ -261,3 +266,29 @@ def sentence_package(tmp_path_factory):
     source, tokenizer = sentence_model(folder / "sentences.onnx"), word_tokenizer(folder / "words.json")
     asked = {"task": "embeddings", "tokenizer": tokenizer, "precision": "fp32", "repeats": 1}
     return build(source, folder / "sentences.sdl", **asked).path
+
+
+@pytest.fixture(scope="session")
+def lite0(tmp_path_factory):
+    """EfficientNet-Lite0 in FP32 and INT8, and the crops that it was evaluated on beside it."""
+    pytest.importorskip("torch")
+    folder = tmp_path_factory.mktemp("lite0")
+    try:
+        weights, known, others = find_weights(), find_photos(CALIBRATION), find_photos(EVALUATION)
+    except UnavailableError as error:
+        pytest.skip(str(error))
+    for photos, name in ((known, "calibration"), (others, "evaluation")):
+        write_crops(photos, folder / name, count=LITE0_CROPS, seed=3, progress=Silent())
+    return build(
+        MODEL,
+        folder / "lite0.sdl",
+        factory_arguments=ARGUMENTS,
+        weights=weights,
+        inputs=["input=1,3,224,224"],
+        dynamic=["batch"],
+        calibration=folder / "calibration",
+        evaluation=folder / "evaluation",
+        precision="int8",
+        preprocess=json.dumps(PREPROCESSING),
+        repeats=1,
+    ).path

@@ -13,6 +13,7 @@ from sanderling.run.engines.rknn_ import ENVIRONMENT
 from sanderling.run.environments import Environment
 from sanderling.workshop.targets.base import ExportRequest
 from sanderling.workshop.targets.rknn_ import TARGET
+from tests.models import conv_classifier, save
 from tests.samples import write_samples
 
 _STATE, _FOLDER = known_engine("rknn").availability(), ENVIRONMENT.folder
@@ -94,3 +95,28 @@ def test_share_that_is_no_percentage_is_refused(built, tmp_path, value):
     request = ExportRequest(Package.open(built.path), tmp_path, "rk3588", "fp32", options, Silent())
     with pytest.raises(OptionError, match=f"agreement={value}: expected a percentage"):
         TARGET.export(request)
+
+
+@needs_toolkit
+@pytest.mark.usefixtures("toolkit")
+@pytest.mark.parametrize(("operator", "opset"), [("Mish", 18), ("Gelu", 20)])
+def test_operator_without_a_kernel_is_written_with_others(sanderling_here, work, operator, opset):
+    model = conv_classifier(batch=1, opset=opset)
+    model.graph.node[2].op_type = operator
+    done = sanderling_here("check", save(model, work / "other.onnx"), "--target", "rknn", "--json")
+    assert done.code == 0, done.stdout
+    refused = {item["operator"]: item for item in done.answer["refusals"][""]}
+    assert refused.keys() == ({operator} if opset == 18 else {operator, "opset"})
+    assert refused[operator]["nodes"] == ["relu"]
+    assert all(item["automatic"] for item in refused.values())
+
+
+@needs_toolkit
+@pytest.mark.usefixtures("toolkit")
+def test_operator_that_nothing_replaces_is_named_with_its_node(sanderling_here, work):
+    model = conv_classifier(batch=1)
+    model.graph.node[2].op_type = "Softsign"
+    done = sanderling_here("check", save(model, work / "other.onnx"), "--target", "rknn", "--json")
+    assert done.code == 1
+    (refusal,) = done.answer["refusals"][""]
+    assert (refusal["operator"], refusal["nodes"], refusal["automatic"]) == ("Softsign", ["relu"], False)

@@ -49,6 +49,9 @@ def serve(
     max_connections: Annotated[int, typer.Option(help="Of HTTP, at a time.")] = 10_000,
     drain: Annotated[float, typer.Option(min=0, help="Seconds that requests may take to end at the end.")] = 10,
     log_json: Annotated[bool, typer.Option("--log-json", help="Log one JSON object a line.")] = False,
+    otel: Annotated[
+        bool, typer.Option("--otel", help="Send traces to an OpenTelemetry collector, as OTEL_… variables say.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout once it serves.")] = False,
 ) -> None:
     """Serve packages by the Open Inference Protocol, until Ctrl-C or SIGTERM; SIGHUP follows policy and repository.
@@ -63,8 +66,10 @@ def serve(
                 f"serving needs '{error.name}', which is not installed: pip install 'sanderling[serve]'"
             ) from error
         from sanderling.serve.canary import CanaryRules
+        from sanderling.serve.log import Log
         from sanderling.serve.repository_settings import RepositorySettings
         from sanderling.serve.settings import Limits, Settings
+        from sanderling.serve.traces import is_configured
         from sanderling.serve.version_policy import parse_version_policy
 
         given = os.environ.get(TOKEN)
@@ -88,6 +93,7 @@ def serve(
             threads=threads,
             drain_s=drain,
             log_json=log_json,
+            traces=otel or is_configured(Log(as_json=log_json)),
             limits=Limits(body_bytes=int(max_body * _MEBIBYTE), connections=max_connections),
         )
         run_server(settings, started=lambda server: _say(server, settings, made=given is None, as_json=as_json))

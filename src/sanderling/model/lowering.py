@@ -27,7 +27,7 @@ from sanderling.model.rewriting import GraphView, Parts, attribute_of, cannot_lo
 from sanderling.model.shapes import Shape
 
 _OPSET = 13
-_IR_VERSIONS = {13: 7, 18: 8}  # of the ONNX release that brought the opset
+_IR_VERSIONS = {13: 7, 18: 8, 19: 9}  # of the ONNX release that brought the opset
 _AXES_ARE_INPUTS = 18  # of all reductions, since this opset
 _SMALL_BOUND = 1e-4
 _REDUCTIONS = ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "Sum", "SumSquare")
@@ -430,6 +430,13 @@ TARGETS: dict[str, tuple[Callable[[onnx.ModelProto], onnx.ModelProto], ...]] = {
         lift_constants,
         partial(compose_activations, operators=("Gelu", "Mish")),
         partial(opset_within, newest=18),
+        norms_as_sums,
+        drop_unread,
+    ),
+    "rknn": (
+        lift_constants,
+        partial(compose_activations, operators=("Gelu", "Mish")),
+        partial(opset_within, newest=19),
         norms_as_sums,
         drop_unread,
     ),

@@ -30,6 +30,7 @@ from sanderling.run.tickets import ALONE
 from sanderling.serve.errors import ConflictError, NotFoundError, NotReadyError
 from sanderling.serve.statistics import ModelStatistics
 from sanderling.serve.tensors import to_text
+from sanderling.serve.traces import TRACE
 
 _FAILURES = 3  # in a row, after which a model does not count as ready
 _RETRY_S = 10.0  # after which it may show again that it works
@@ -51,6 +52,7 @@ class Finished(NamedTuple):
         tripped: which check its first result failed.
         deadline_ms: that the client gave, from the arrival on; None where it gave none.
         priority: that the client gave.
+        trace: its ``traceparent``; empty without one.
         tokens: of text that were generated, also where nobody took the rest.
         first_ms: from the request to the first of them; None where there was none.
     """
@@ -74,6 +76,18 @@ class Finished(NamedTuple):
     priority: int = 0
     tokens: int = 0
     first_ms: float | None = None
+    trace: str = ""
+
+
+class _Asked(NamedTuple):
+    """What a client has asked for beside results."""
+
+    deadline_ms: float | None = None
+    priority: int = 0
+    trace: str = ""
+
+
+_NOTHING_ASKED = _Asked()
 
 
 class ServedModel:
@@ -412,6 +426,7 @@ class DataPlane:
         pinned: bool = False,
         visit: Callable[[], None] | None = None,
         moved: Callable[[ServedModel], None] | None = None,
+        trace: str | None = None,
     ) -> Future[Outputs]:
         """Run a request; never waits, not even for room in a queue.
 
@@ -425,6 +440,7 @@ class DataPlane:
             buffers: arrays for some results or all, by name, which they are written to.
             pinned: the client named the version, so that no other may answer when it was just taken away.
             visit: as of ``Runtime.submit``.
+            trace: ``traceparent`` of the client; that of the current task by default.
             moved: told which version answers instead, where ``model`` was just taken away.
 
         Returns:
@@ -436,15 +452,15 @@ class DataPlane:
             NotReadyError: the server shuts down.
             RefusedError: it cannot be finished in time, or too many requests wait.
         """
+        asked = _Asked(deadline_ms, priority, TRACE.get() if trace is None else trace)
         while True:
             since_s = time.monotonic()
             try:
                 return self._submitted(
                     model,
                     feeds,
+                    asked,
                     outputs=outputs,
-                    deadline_ms=deadline_ms,
-                    priority=priority,
                     stream=stream,
                     buffers=buffers,
                     since_s=since_s,
@@ -456,17 +472,16 @@ class DataPlane:
                     if moved is not None:
                         moved(model)
                     continue
-                self._tell(model, _asked(model.refused(error, since_s=since_s), deadline_ms, priority))
+                self._tell(model, _with(model.refused(error, since_s=since_s), asked))
                 raise
 
     def _submitted(
         self,
         model: ServedModel,
         feeds: Feeds,
+        asked: _Asked,
         *,
         outputs: Sequence[str],
-        deadline_ms: float | None,
-        priority: int,
         stream: Hashable,
         buffers: Feeds | None,
         since_s: float,
@@ -474,22 +489,22 @@ class DataPlane:
     ) -> Future[Outputs]:
         if not self.is_accepting:
             raise NotReadyError("the server shuts down and takes no more requests: ask another one")
-        if deadline_ms is not None and deadline_ms <= 0:
-            raise DeadlineError(f"the request's deadline passed {-deadline_ms:.1f} ms ago")
+        if asked.deadline_ms is not None and asked.deadline_ms <= 0:
+            raise DeadlineError(f"the request's deadline passed {-asked.deadline_ms:.1f} ms ago")
         model.check_outputs(outputs)
         direct = buffers if buffers is not None and len(buffers) == len(model.session.outputs) else None
         future = model.tensors.submit(
             model.prepared(feeds),
             direct,
-            deadline_ms=deadline_ms,
-            priority=priority,
+            deadline_ms=asked.deadline_ms,
+            priority=asked.priority,
             stream=ALONE if stream is None else stream,
             wait=False,
             visit=visit,
         )
         rows = _rows(feeds)
         self.begin()
-        future.add_done_callback(lambda done: self._ended(model, done, rows, since_s, deadline_ms, priority))
+        future.add_done_callback(lambda done: self._ended(model, done, rows, since_s, asked))
         return future if buffers is None or direct is not None else _copied(future, buffers)
 
     def _ended(
@@ -498,14 +513,13 @@ class DataPlane:
         future: Future[Outputs],
         rows: int,
         since_s: float,
-        deadline_ms: float | None,
-        priority: int,
+        asked: _Asked,
     ) -> None:
         if future.cancelled():
             finished = model.refused(CancelledError(), since_s=since_s)
         else:
             finished = model.finished(future, rows=rows, since_s=since_s)
-        self.end(model, _asked(finished, deadline_ms, priority))
+        self.end(model, _with(finished, asked))
 
     def begin(self) -> None:
         """A request waits or runs from now on."""
@@ -541,11 +555,11 @@ class DataPlane:
         return model
 
 
-def _asked(finished: Finished, deadline_ms: float | None, priority: int) -> Finished:
+def _with(finished: Finished, asked: _Asked) -> Finished:
     """The same with what the client asked for."""
-    if deadline_ms is None and not priority:
+    if asked == _NOTHING_ASKED:
         return finished
-    return finished._replace(deadline_ms=deadline_ms, priority=priority)
+    return finished._replace(deadline_ms=asked.deadline_ms, priority=asked.priority, trace=asked.trace)
 
 
 def explained(error: BaseException, feeds: Feeds) -> BaseException:

@@ -38,6 +38,7 @@ from sanderling.serve.rollbacks import Rollbacks
 from sanderling.serve.services import Services
 from sanderling.serve.settings import Settings
 from sanderling.serve.shared_memory import SharedMemoryRegistry
+from sanderling.serve.traces import Traces
 
 if TYPE_CHECKING:
     from starlette.routing import BaseRoute
@@ -86,6 +87,10 @@ class Server:
         self.services.plane.is_starting = True
         self.live = Live(self.services.plane)
         self.metrics = Metrics(self.services.plane)
+        self._traces = Traces(self.services.log) if settings.traces else None
+        if self._traces is not None:
+            self.services.plane.observers.append(self._traces.observe)
+        self.services.is_traced = settings.traces
         self.ends: dict[str, End] = {}
         self._reporter: asyncio.Task[None] | None = None
         self._reloading: asyncio.Task[None] | None = None
@@ -208,6 +213,8 @@ class Server:
             self._repository.stop()
         for pool in [self.pool, *self._old_pools]:
             pool.close(drain_s=drain_s)
+        if self._traces is not None:
+            self._traces.close()
         if self._repository is not None:
             self._repository.close()
 

@@ -57,6 +57,7 @@ class Services:
         memory: regions that clients have registered.
         aside: threads for what takes long.
         repository: that control routes load and unload by.
+        is_traced: spans are made of requests.
         is_started: every package is loaded and warm.
     """
 
@@ -67,6 +68,7 @@ class Services:
     aside: Aside = field(default_factory=Aside)
     repository: Repository = field(init=False)
     is_started: bool = False
+    is_traced: bool = False
 
     def __post_init__(self) -> None:
         self.repository = FixedModels(self.plane)

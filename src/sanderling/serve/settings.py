@@ -67,6 +67,7 @@ class Settings:
         threads: of one call; 0 leaves it to the plan or the engine.
         drain_s: that requests may take to end when the server shuts down.
         log_json: one JSON object a line.
+        traces: send a span of every request to an OpenTelemetry collector.
     """
 
     packages: tuple[Path, ...] = ()
@@ -84,6 +85,7 @@ class Settings:
     threads: int = 0
     drain_s: float = 10.0
     log_json: bool = False
+    traces: bool = False
     limits: Limits = Limits()
 
     def __post_init__(self) -> None:

@@ -1,5 +1,5 @@
 // usage: node dispatcher.js ARKTS_FOLDER ETS_FOLDER TRACE   Replays a trace of Python's dispatcher on the module's.
-// TRACE is a file: {"rules", "models": [{name, lanes, batching, recovery}], "levels", "steps": [[operation, …arguments]]}.
+// TRACE is a file: {"rules", "models": [{name, lanes, batching, recovery}], "levels", "steps": [[operation, …]]}.
 // Answers a JSON list with what each step gave.
 'use strict';
 const fs = require('fs');

@@ -1,4 +1,4 @@
-// usage: node offline.js ARKTS_FOLDER ETS_FOLDER LIBRARY   Runs offline models by the module's backend and a compiled library.
+// usage: node offline.js ARKTS_FOLDER ETS_FOLDER LIBRARY   Runs offline models by the module's backend and a library.
 'use strict';
 const path = require('path');
 const Module = require('module');
@@ -12,9 +12,10 @@ const { OfflineBackend } = require(path.join(ets, 'offline.ets'));
 const npu = { name: 'HIAI_F', kind: 'npu', id: 7n };
 const model = { variant: 'int8', precision: 'int8', file: 'm.om', format: 'om' };
 const bytes = (text) => new TextEncoder().encode(text).buffer;
-const tensor = (...values) => ({
-  name: 'image', dtype: 'float32', shape: [1, values.length], channelsLast: false, data: Float32Array.from(values).buffer,
-});
+const tensor = (...values) => {
+  const data = Float32Array.from(values).buffer;
+  return { name: 'image', dtype: 'float32', shape: [1, values.length], channelsLast: false, data };
+};
 const message = (promise) => promise.then(() => 'nothing failed', (error) => error.message);
 
 async function main() {
@@ -24,7 +25,9 @@ async function main() {
   const { name, dtype, shape } = output;
   const told = {
     takes: [
-      backend.takes(model, npu), backend.takes(model, { ...npu, kind: 'cpu' }), backend.takes({ ...model, format: 'ms' }, npu),
+      backend.takes(model, npu),
+      backend.takes(model, { ...npu, kind: 'cpu' }),
+      backend.takes({ ...model, format: 'ms' }, npu),
     ],
     output: { name, dtype, shape, values: [...new Float32Array(output.data)] },
     shape: await message(loaded.run([tensor(1, 2, 3)])),

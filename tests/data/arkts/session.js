@@ -88,7 +88,11 @@ const scenarios = {
     const { session, golden } = await opened();
     heat.tell(2);
     let done = false;
-    const waiting = session.submit(golden.inputs(0), { priority: -1 }).then((result) => { done = true; return brief(result); });
+    const background = session.submit(golden.inputs(0), { priority: -1 });
+    const waiting = background.then((result) => {
+      done = true;
+      return brief(result);
+    });
     const urgent = await answer(session.submit(golden.inputs(1)));
     await pause(20);
     const before = done;
@@ -128,10 +132,11 @@ const scenarios = {
     };
     const { session, golden } = await opened();
     const results = [];
-    for (let call = 0; call < 4; call += 1) results.push(await answer(session.submit(golden.inputs(call), { stream: 's' })));
-    return {
-      results, active: session.active.name, trips: session.events.count('guard-tripped'), opened: told(session, 'breaker-opened'),
-    };
+    for (let call = 0; call < 4; call += 1) {
+      results.push(await answer(session.submit(golden.inputs(call), { stream: 's' })));
+    }
+    const trips = session.events.count('guard-tripped');
+    return { results, active: session.active.name, trips, opened: told(session, 'breaker-opened') };
   },
 
   async last_good() {

@@ -17,6 +17,7 @@ from sanderling.serve.grpc_.arrivals import Arrivals
 from sanderling.serve.grpc_.inference import Inference, plain
 from sanderling.serve.grpc_.wire import stream_error, stream_response
 from sanderling.serve.services import Services
+from sanderling.serve.traces import TRACE
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
@@ -77,6 +78,8 @@ class InferenceService:
 
     async def _stream_infer(self, received: AsyncIterator[bytes], context: Context) -> AsyncIterator[bytes]:
         """Answers in the order of the requests, of which several run at once."""
+        if self._services.is_traced:
+            TRACE.set(str(dict(context.invocation_metadata() or ()).get("traceparent", "")))
         tasks: asyncio.Queue[asyncio.Task[bytes] | None] = asyncio.Queue()
         room = asyncio.Semaphore(_MOST_IN_FLIGHT)
 
@@ -123,6 +126,8 @@ class InferenceService:
 
         async def answering(_: AsyncIterator[bytes], context: Context) -> bytes:
             failure: BaseException
+            if self._services.is_traced:
+                TRACE.set(str(dict(context.invocation_metadata() or ()).get("traceparent", "")))
             try:
                 return await call(await self._arrivals.message(context), context)
             except asyncio.CancelledError as error:

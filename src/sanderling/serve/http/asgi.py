@@ -13,8 +13,9 @@ from urllib.parse import unquote_to_bytes
 from sanderling.core.errors import SanderlingError
 from sanderling.serve.http import answers
 from sanderling.serve.http.body import unpack
-from sanderling.serve.http.head import Head
+from sanderling.serve.http.head import Head, trace_of
 from sanderling.serve.http.packing import AT_ONCE_BYTES, LEAST_BYTES, coding_of, packed
+from sanderling.serve.traces import TRACE
 
 if TYPE_CHECKING:
     from sanderling.serve.http.protocol import Connection
@@ -71,6 +72,7 @@ class AsgiExchange:
         self._gone.set()
 
     async def _run(self, app: Application) -> None:
+        TRACE.set(trace_of(self._head))
         try:
             await self._unpack()
             await app(self._scope(), self._receive, self._send)

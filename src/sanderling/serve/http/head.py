@@ -147,5 +147,11 @@ def parse_head(data: bytes, limits: Limits, receiver: Head | None = None) -> Hea
     return head
 
 
+def trace_of(head: Head) -> str:
+    """``traceparent`` of a request; empty without one."""
+    value = head.named.get(b"traceparent")
+    return value.decode("latin-1") if value is not None else ""
+
+
 def _text(quoted: bytes) -> str:
     return (unquote_to_bytes(quoted) if b"%" in quoted else quoted).decode("utf-8", "replace")

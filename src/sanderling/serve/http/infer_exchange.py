@@ -12,7 +12,7 @@ from sanderling.core.errors import SanderlingError
 from sanderling.run.results import Outputs
 from sanderling.serve.data_plane import ServedModel, explained
 from sanderling.serve.http.body import unpack
-from sanderling.serve.http.head import Head
+from sanderling.serve.http.head import Head, trace_of
 from sanderling.serve.http.inference import InferRequest, has_long_answer, is_long, read_request, write_response
 from sanderling.serve.http.packing import AT_ONCE_BYTES, LEAST_BYTES, PACKED, coding_of, packed
 from sanderling.serve.output_places import OutputPlaces
@@ -133,6 +133,7 @@ class InferExchange:
             pinned=pinned,
             visit=server.completions.visit,
             moved=self._moved,
+            trace=trace_of(self._head),
         )
 
     def _moved(self, model: ServedModel) -> None:

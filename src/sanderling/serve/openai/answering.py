@@ -17,6 +17,7 @@ from sanderling.run.text.stream import TextResult, TextStream
 from sanderling.serve.data_plane import Finished
 from sanderling.serve.errors import NotReadyError
 from sanderling.serve.openai.finding import find_model
+from sanderling.serve.traces import TRACE
 
 if TYPE_CHECKING:
     from sanderling.serve.data_plane import DataPlane, ServedModel
@@ -105,7 +106,7 @@ async def answering(
         if stream is not None:
             stream.cancel()
             tokens = stream.tokens
-        plane.end(model, _finished(model, outcome, since_s=since_s)._replace(tokens=tokens))
+        plane.end(model, _finished(model, outcome, since_s=since_s)._replace(tokens=tokens, trace=TRACE.get()))
 
 
 async def _start(

@@ -78,9 +78,9 @@ def engine_refusals(name: str, model: onnx.ModelProto, options: EngineOptions) -
     return ()
 
 
-def refusal_of(error: Exception, model: onnx.ModelProto, file: Path) -> Refusal:
-    """An engine's refusal, with the nodes of the operator that it names."""
-    told = str(error).replace(str(file), "the graph")
+def refusal_of(error: Exception, model: onnx.ModelProto, file: Path | None = None) -> Refusal:
+    """A refusal in words, with the nodes of the operator that it names; ``file`` is what it calls the graph."""
+    told = str(error).replace(str(file), "the graph") if file else str(error)
     words = set(re.findall(r"\w+", told))
     nodes = [node for node in all_nodes(model.graph) if node.op_type in words]
     named = [node for node in nodes if node.name and node.name in told] or nodes

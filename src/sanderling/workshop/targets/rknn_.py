@@ -15,12 +15,13 @@ from typing import Any
 import numpy as np
 import onnx
 
-from sanderling.core.errors import EngineError, OptionError, SanderlingError
+from sanderling.core.errors import EngineError, ModelError, OptionError, SanderlingError
 from sanderling.core.precision import Precision
 from sanderling.core.progress import Progress
 from sanderling.core.tensor import Array, Feeds
 from sanderling.measure.samples import SampleReader, Samples
-from sanderling.model.graph import read_graph, write_graph
+from sanderling.model.graph import all_nodes, opset_of, read_graph, write_graph
+from sanderling.model.lowering import lower
 from sanderling.model.manifest import Variant
 from sanderling.model.package import Package
 from sanderling.model.rows import with_rows
@@ -31,11 +32,13 @@ from sanderling.run.isolated import IsolatedExecutable, Worker
 from sanderling.run.rknn.toolkit import LayerError
 from sanderling.workshop.targets.base import Exported, ExportRequest, Proof, Refusal, Tool, chosen_variant
 from sanderling.workshop.targets.fixed_rows import FixedRows, batch_of, dynamic_refusals
-from sanderling.workshop.targets.proving import agreement_proof, engine_refusals, golden_proof
+from sanderling.workshop.targets.proving import agreement_proof, engine_refusals, golden_proof, refusal_of
 from sanderling.workshop.targets.rknn_layers import compare, cosine, opened, worst
 
 _ALGORITHMS = ("normal", "mmse", "kl_divergence")
 _SWITCH = ("on", "off")
+_NEWEST_OPSET = 19
+_COMPOSED = ("Gelu", "Mish", "ReduceL1", "ReduceL2")
 _BUILD_S, _RUN_S = 1800.0, 300.0
 _CALIBRATED_COSINE = 0.95
 _AGREEMENT_PERCENT, _CALIBRATED_PERCENT = "98", "90"
@@ -73,8 +76,12 @@ class RknnNet:
         dynamic = dynamic_refusals(model, device)
         if not all(refusal.automatic for refusal in dynamic):
             return dynamic
+        try:
+            lowered = _lowered(with_rows(model, 1))
+        except ModelError as error:
+            return (refusal_of(error, model), *dynamic)
         options = EngineOptions(device=device, compute=Compute.FP16)
-        return (*engine_refusals("rknn", with_rows(model, 1), options), *dynamic)
+        return (*_rewrites(model, lowered), *engine_refusals("rknn", lowered, options), *dynamic)
 
     def export(self, request: ExportRequest) -> Exported:
         """Build, write, and run the golden vectors on what was built."""
@@ -91,6 +98,32 @@ class RknnNet:
             layers = job.layers() if plan.analysed else ()
         _write_device_files(request.package, plan, request.folder)
         return _exported(plan, proofs, layers, request.folder)
+
+
+def _lowered(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The graph without what the toolkit has no kernels for, and in an opset that it reads; as it is where it has none.
+
+    Raises:
+        ModelError: a node came after that opset.
+    """
+    if opset_of(model) <= _NEWEST_OPSET and all(node.op_type not in _COMPOSED for node in all_nodes(model.graph)):
+        return model
+    return lower(model, "rknn")
+
+
+def _rewrites(model: onnx.ModelProto, lowered: onnx.ModelProto) -> tuple[Refusal, ...]:
+    """What the toolkit refuses of a graph and not of the lowered one."""
+    found = []
+    if opset_of(model) > opset_of(lowered):
+        reason = f"opset {opset_of(model)}, and the toolkit reads up to {_NEWEST_OPSET}"
+        rewrite = f"the same graph in opset {_NEWEST_OPSET}"
+        found.append(Refusal("opset", (model.graph.name,), reason, rewrite, automatic=True))
+    for operator in _COMPOSED:
+        nodes = tuple(node.name or node.output[0] for node in model.graph.node if node.op_type == operator)
+        if nodes and all(node.op_type != operator for node in lowered.graph.node):
+            reason, rewrite = "the toolkit has no kernel for it", "written with simpler operators"
+            found.append(Refusal(operator, nodes, reason, rewrite, automatic=True))
+    return tuple(found)
 
 
 @dataclass(frozen=True)
@@ -145,7 +178,7 @@ def _plan(request: ExportRequest, variant: Variant) -> _Plan:
     if "agreement" in options and "evaluation" not in options:
         raise OptionError("target 'rknn', --option agreement: it needs --option evaluation=DIR|CSV|FILE.npz")
     rows = batch_of(request)
-    model = with_rows(read_graph(package.file(variant.file)), rows)
+    model = _lowered(with_rows(read_graph(package.file(variant.file)), rows))
     quantised = "int8" if "calibration" in options else variant.id
     call = package.golden().call(0)
     return _Plan(

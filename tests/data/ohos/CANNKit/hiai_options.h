@@ -6,7 +6,11 @@
 extern "C" {
 #endif
 
-typedef enum { HIAI_EXECUTE_DEVICE_CPU = 0, HIAI_EXECUTE_DEVICE_GPU = 1, HIAI_EXECUTE_DEVICE_NPU = 2 } HiAI_ExecuteDevice;
+typedef enum {
+    HIAI_EXECUTE_DEVICE_CPU = 0,
+    HIAI_EXECUTE_DEVICE_GPU = 1,
+    HIAI_EXECUTE_DEVICE_NPU = 2
+} HiAI_ExecuteDevice;
 
 OH_NN_ReturnCode HMS_HiAIOptions_SetModelDeviceOrder(OH_NNCompilation *compilation, HiAI_ExecuteDevice *executeDevices,
                                                      size_t deviceCount);

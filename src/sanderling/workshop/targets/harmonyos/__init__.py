@@ -19,7 +19,10 @@ from sanderling.workshop.targets.harmonyos.models import (
 )
 from sanderling.workshop.targets.harmonyos.module import (
     FILES,
+    has_policy,
     offline_model,
+    package_policy,
+    policy_limits,
     preferred_variant,
     thermal_levels,
     write_description,
@@ -67,6 +70,9 @@ class HarmonyOs:
         if checks not in _CHECKS:
             raise OptionError(f"target 'harmonyos', --option checks={checks}: expected {', '.join(_CHECKS)}")
         thermal = thermal_levels(options)
+        if has_policy(request.package):
+            for limit in policy_limits(package_policy(request.package)):
+                request.progress.event(limit)
         if checks == "install":
             toolchain.install(request.progress)
         files = write_project(request.package, request.folder)

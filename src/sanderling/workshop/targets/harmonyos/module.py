@@ -12,6 +12,7 @@ import numpy as np
 
 from sanderling.core.errors import OptionError
 from sanderling.core.files import sha256_of
+from sanderling.core.progress import Event
 from sanderling.core.tensor import Array
 from sanderling.model.package import MANIFEST, Package
 from sanderling.run.policy.document import POLICY, FallbackThreshold, Policy, read_policy
@@ -105,12 +106,37 @@ def write_description(
     }
 
 
+def has_policy(package: Package) -> bool:
+    """Whether the package brings a policy of its own."""
+    return POLICY in package.manifest.files
+
+
 def package_policy(package: Package) -> Policy:
     """The package's own policy; without one, accelerators are left for heat and everything else is as by default."""
-    if POLICY in package.manifest.files:
+    if has_policy(package):
         return read_policy(package.file(POLICY))
     hot = FallbackThreshold(temp=_HOT_C)
     return Policy(fallback_thresholds={"npu": hot, "gpu": hot})
+
+
+def policy_limits(policy: Policy) -> list[Event]:
+    """What of a policy the module does not carry out, or carries out in another way."""
+    guard, plain = policy.guard, Policy()
+    found = []
+    for name, kept in (
+        ("guard.innerTensors", guard.inner_tensors == plain.guard.inner_tensors),
+        ("guard.shadowShare", guard.shadow_share == plain.guard.shadow_share),
+        ("guard.reproducers", guard.reproducers == plain.guard.reproducers),
+        ("isolation", policy.isolation == plain.isolation),
+    ):
+        if not kept:
+            reason = "the module on HarmonyOS does not carry it out"
+            found.append(Event(kind="policy-limited", subject=name, reason=reason))
+    for device, threshold in policy.fallback_thresholds.items():
+        if threshold.temp is not None:
+            reason = f"{threshold.temp:g} °C: HarmonyOS tells eight levels of heat and no temperature; see leave-level"
+            found.append(Event(kind="policy-limited", subject=f"fallbackThresholds.{device}.temp", reason=reason))
+    return found
 
 
 def preferred_variant(package: Package, models: Sequence[ModelFile]) -> str:

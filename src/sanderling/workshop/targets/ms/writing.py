@@ -9,11 +9,8 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
-
-import numpy as np
 
 from sanderling.core.errors import ModelError
 from sanderling.core.files import replacing
@@ -23,9 +20,12 @@ from sanderling.workshop.targets.ms.standins import restored, stand_in
 if TYPE_CHECKING:
     import onnx
 
-    from sanderling.run.litert.flatbuffer import Operation, Program, Tensor
+    from sanderling.run.litert.flatbuffer import Program
+    from sanderling.run.litert.graph import Node
 
 Shapes = Mapping[str, tuple[int, ...]]
+_WINDOWED = ("Conv", "ConvTranspose", "MaxPool", "AveragePool")
+_ONE_AXIS_RANK = 3
 _UNREAD = ("SELECT_V2", "SIGN")  # operators of TFLite that the converter does not know
 
 
@@ -74,8 +74,12 @@ def tflite_program(model: onnx.ModelProto, shapes: Shapes) -> Program:
     from sanderling.run.litert.graph import read_fixed
     from sanderling.run.litert.lowering import Lowering
     from sanderling.run.litert.operators import WRITERS
+    from sanderling.workshop.targets.ms.rewriting import rewrite
 
-    program = Lowering(read_fixed(model, shapes, WRITERS)).run(WRITERS)
+    graph = read_fixed(model, shapes, WRITERS)
+    for node in graph.nodes:
+        _check_space(node)
+    program = Lowering(graph).run(WRITERS)
     for operation in program.used():
         approximate = bool(operation.options and operation.options[1].get("approximate"))
         if operation.code in _UNREAD or approximate:
@@ -83,40 +87,18 @@ def tflite_program(model: onnx.ModelProto, shapes: Shapes) -> Program:
             raise ModelError(f"operator {operation.origin}: {told}")
     for tensor, value in zip(program.outputs, model.graph.output, strict=True):
         tensor.name = value.name
-    program.operations = [_with_rows_open(_tiled(operation)) for operation in program.operations]
+    rewrite(program)
     return program
 
 
-def _tiled(operation: Operation) -> Operation:
-    """Write a broadcast, which the converter does not read, as repeats along each axis.
-
-    Raises:
-        ModelError: it adds axes.
-    """
-    if operation.code != "BROADCAST_TO":
-        return operation
-    given, made = operation.inputs[0], operation.outputs[0]
-    if given is None or len(given.shape) != len(made.shape):
-        raise ModelError(f"operator {operation.origin}: MindSpore's converter does not read a broadcast that adds axes")
-    repeats = [size // own for size, own in zip(made.shape, given.shape, strict=True)]
-    return replace(operation, code="TILE", inputs=(given, _ints(repeats)))
-
-
-def _with_rows_open(operation: Operation) -> Operation:
-    """Let a Reshape that keeps the first axis take any number of rows, so that the file can be resized."""
-    if operation.code != "RESHAPE":
-        return operation
-    given, made = operation.inputs[0], operation.outputs[0]
-    if given is None or not made.shape or given.shape[:1] != made.shape[:1]:
-        return operation
-    sizes = [-1, *made.shape[1:]]
-    return replace(operation, inputs=(given, _ints(sizes)), options=("ReshapeOptions", {"newShape": sizes}))
-
-
-def _ints(values: list[int]) -> Tensor:
-    from sanderling.run.litert.flatbuffer import Tensor
-
-    return Tensor("constant", "int32", (len(values),), np.array(values, np.int32))
+def _check_space(node: Node) -> None:
+    """Refuse convolutions and poolings that the converter does not read in TFLite, or the runtime does not load."""
+    if node.operator in _WINDOWED and len(node.shapes[0]) == _ONE_AXIS_RANK:
+        raise node.refused("MindSpore's converter does not read it with one axis of space, in eight-bit graphs")
+    groups = node.attributes.get("group", 1)
+    if node.operator == "Conv" and groups > 1 and node.shapes[0][1] != groups:
+        told = f"MindSpore Lite does not take its {groups} groups with {node.shapes[0][1]} output channels"
+        raise node.refused(f"{told}, in eight-bit graphs: only one channel a group")
 
 
 def _convert(data: bytes, suffix: str, target: Path, converter: Converter, *, half: bool) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from sanderling.core.errors import OptionError
 from sanderling.model.package import Package, rewrite_manifest
-from sanderling.run.policy.document import POLICY, Policy
+from sanderling.run.policy.document import POLICY, FallbackThreshold, Guard, Policy
 from sanderling.workshop.targets.harmonyos.module import (
     DESCRIPTION,
     FILES,
@@ -18,6 +18,7 @@ from sanderling.workshop.targets.harmonyos.module import (
     TEMPLATE,
     offline_model,
     package_policy,
+    policy_limits,
     thermal_levels,
     write_description,
     write_project,
@@ -94,6 +95,20 @@ def test_policy_of_the_package_is_the_modules(package, tmp_path):
     copied = Package.open(folder)
     rewrite_manifest(copied, copied.manifest, folder, {POLICY: policy.to_text()})
     assert package_policy(Package.open(folder)) == policy
+
+
+def test_what_the_module_does_not_carry_out_is_told():
+    told = policy_limits(
+        Policy(
+            guard=Guard(inner_tensors=("conv",), shadow_share=0.1),
+            fallback_thresholds={"npu": FallbackThreshold(temp=75)},
+            isolation="process",
+        )
+    )
+    subjects = [event.subject for event in told]
+    assert subjects == ["guard.innerTensors", "guard.shadowShare", "isolation", "fallbackThresholds.npu.temp"]
+    assert "75 °C" in told[-1].reason
+    assert policy_limits(Policy()) == []
 
 
 def test_thermal_levels_are_checked():

@@ -86,6 +86,13 @@ def test_batch_is_filled_up_to_a_profile(play):
         np.testing.assert_allclose(result["scores"], told["alone"][call], rtol=1e-5, atol=1e-6)
 
 
+def test_requests_of_any_size_are_not_joined(play):
+    policy = {"batchTuning": {"latencyTarget": 1000, "maxBatchSize": 4}}
+    inputs = [{"name": "image", "dtype": "float32", "shape": ["N", 3, "H", "W"]}]
+    told = play("batches", policy=policy, description={"inputs": inputs})
+    assert set(told["rows"]) == {1}
+
+
 def test_accelerator_runs_the_rows_that_were_converted(play):
     calls = play("fixed_rows_on_accelerator", policy={"scheduling": {"spill": "never"}})
     assert calls == [{"device": "HIAI_F", "rows": 1}] * 4

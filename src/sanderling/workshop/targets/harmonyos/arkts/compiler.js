@@ -61,10 +61,10 @@ function checkOptions(lint) {
   };
 }
 
-/** JavaScript of one file, as Node's `require` takes it. */
+/** JavaScript of one file, as Node's `require` takes it: without what marks functions for the system's own compiler. */
 function transpile(text, fileName) {
   const options = { ...common, module: ts.ModuleKind.CommonJS, moduleResolution: ts.ModuleResolutionKind.NodeJs };
-  return ts.transpileModule(text, { fileName, compilerOptions: options }).outputText;
+  return ts.transpileModule(text, { fileName, compilerOptions: options }).outputText.replace(/^@Concurrent$/gm, '');
 }
 
 /** The file that an import means: a stub of ours for what the system has, else a neighbour. */

@@ -1,6 +1,6 @@
 // usage: node golden.js MODULE RAWFILE JOB   Runs an exported package's self-test on the `.ets` files of MODULE.
-// JOB is a file: {"elsewhere": {file: ONNX file}, "channelsLast": [inputs], "optimization": level of ONNX Runtime}. Answers
-// {"lanes": [report], "queued": report}: all golden calls lane by lane, and all of them at once through the queue.
+// JOB is a file: {"elsewhere": {file: ONNX file}, "channelsLast": [inputs], "optimization": level of ONNX Runtime}.
+// Answers {"lanes": [report], "queued": report}: all golden calls lane by lane, and all of them at once through the queue.
 'use strict';
 const fs = require('fs');
 const path = require('path');

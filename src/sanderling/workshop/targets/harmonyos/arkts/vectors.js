@@ -1,5 +1,5 @@
 // usage: node vectors.js POLICY_FOLDER CASES   Replays decisions on the `.ets` files of POLICY_FOLDER.
-// CASES is a file with a JSON list of {function: "file.name", arguments: [in order]}; answers one JSON list with each result.
+// CASES is a file with a JSON list of {function: "file.name", arguments: [in order]}; answers a JSON list of results.
 'use strict';
 const fs = require('fs');
 const path = require('path');

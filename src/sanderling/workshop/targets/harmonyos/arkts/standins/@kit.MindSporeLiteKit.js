@@ -113,7 +113,10 @@ const mindSporeLite = {
     control.loads.push(device);
     if (control.onLoad) control.onLoad(device);
     const options = {
-      executionProviders: ['cpu'], graphOptimizationLevel: control.optimization, intraOpNumThreads: 1, logSeverityLevel: 3,
+      executionProviders: ['cpu'],
+      graphOptimizationLevel: control.optimization,
+      intraOpNumThreads: 1,
+      logSeverityLevel: 3,
     };
     return new Model(await ort.InferenceSession.create(new Uint8Array(data), options), device);
   },
