@@ -47,6 +47,9 @@ bench: install
 	$(BIN)/python -m benchmarks.runtime.soak --json benchmarks/runtime/soak.json
 	$(BIN)/python -m benchmarks.runtime.table
 	$(BIN)/python -m benchmarks.serve.swap
+	$(BIN)/python -m benchmarks.serve.soak --json benchmarks/serve/soak.json
+	$(BIN)/python -m benchmarks.serve.peers --environments $(VENV)/peers
+	$(BIN)/python -m benchmarks.serve.table
 
 # Messages of gRPC, in a pool of their own: a client of the same protocol in the same process has the same names.
 proto: install

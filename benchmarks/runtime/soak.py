@@ -96,7 +96,7 @@ def under_load(package: Path, requests: int, seconds: float) -> dict[str, Any]:
     half = samples[count // 2 : count]
     blocks = [float(part[:, 1].mean()) for part in np.array_split(half, _BLOCKS)]
     per_block = (half[-1, 0] - half[0, 0]) / _BLOCKS
-    slope, (low, high) = fitted_slope(blocks)[0], _drift(blocks)
+    slope, (low, high) = fitted_slope(blocks)[0], drift(blocks)
     slope, low, high = (float(each / per_block * 1e6) for each in (slope, low, high))
     start_bytes, half_bytes, end_bytes = (int(samples[place, 1]) for place in (0, count // 2, count - 1))
     value = {
@@ -153,7 +153,7 @@ def load_and_unload(package: Path, cycles: int) -> dict[str, Any]:
     return value
 
 
-def _drift(blocks: list[float]) -> tuple[float, float]:
+def drift(blocks: list[float]) -> tuple[float, float]:
     """95 % interval of the mean step from block to block.
 
     Resident memory moves in steps and stays: what it is off a line is not independent from block to block, its steps

@@ -76,7 +76,9 @@ class Load:
     async def _scores(self, size: int) -> Array:
         if self.kind == "grpc":
             async with grpc.aio.insecure_channel(f"{_HOST}:{self._port}") as channel:
-                answer = inference_pb2.ModelInferResponse.FromString(await channel.unary_unary(_METHOD)(self._requests[0]))
+                answer = inference_pb2.ModelInferResponse.FromString(
+                    await channel.unary_unary(_METHOD)(self._requests[0])
+                )
             return np.frombuffer(answer.raw_output_contents[0], np.float32)
         reader, writer = await asyncio.open_connection(_HOST, self._port)
         writer.write(self._requests[0])
@@ -87,6 +89,7 @@ class Load:
         writer.close()
         if self.kind == "memory":
             assert self._memory is not None
+            assert self._memory.buf is not None
             at = len(self._requests) * int(np.prod(self._graph.row_shape)) * 4
             return np.frombuffer(bytes(self._memory.buf[at : at + size]), np.float32)
         return np.frombuffer(body[-size:], np.float32)
@@ -130,10 +133,10 @@ def _grpc(graph: Graph, row: Array) -> bytes:
 
 def _in_memory(graph: Graph, index: int, row_bytes: int) -> bytes:
     """A request whose input and output have places of their own: all inputs first, then all outputs."""
-    place = {"shared_memory_byte_size": row_bytes, "shared_memory_offset": index * row_bytes}
-    tensor = {"name": graph.input, "datatype": "FP32", "shape": [1, *graph.row_shape]}
+    place: dict[str, object] = {"shared_memory_byte_size": row_bytes, "shared_memory_offset": index * row_bytes}
+    tensor: dict[str, object] = {"name": graph.input, "datatype": "FP32", "shape": [1, *graph.row_shape]}
     size = graph.output_size * 4
-    result = {"shared_memory_byte_size": size, "shared_memory_offset": index * size}
+    result: dict[str, object] = {"shared_memory_byte_size": size, "shared_memory_offset": index * size}
     body = {
         "inputs": [{**tensor, "parameters": {"shared_memory_region": "inputs", **place}}],
         "outputs": [{"name": graph.output, "parameters": {"shared_memory_region": "outputs", **result}}],
@@ -144,6 +147,7 @@ def _in_memory(graph: Graph, index: int, row_bytes: int) -> bytes:
 
 def _register(memory: SharedMemory, port: int, rows: Array, graph: Graph) -> None:
     """Lend the server the memory: a region of inputs, written here, and one of outputs."""
+    assert memory.buf is not None
     memory.buf[: rows.nbytes] = rows.tobytes()
     parts = {"inputs": (0, rows.nbytes), "outputs": (rows.nbytes, len(rows) * graph.output_size * 4)}
     for name, (offset, size) in parts.items():

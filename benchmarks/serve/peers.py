@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 import sys
 import tempfile
 import time
@@ -52,7 +53,6 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=2.0, help="of each measurement")
     parser.add_argument("--peers", default="", help="only those whose names begin so, with a comma between them")
     parser.add_argument("--graphs", default="mobilenet,tiny")
-    parser.add_argument("--quiet", action="store_true", help="note that nothing else ran on the machine")
     options = parser.parse_args()
     wanted = tuple(filter(None, options.peers.split(",")))
     peers = [peer for peer in PEERS if not wanted or peer.name.startswith(wanted)]
@@ -66,7 +66,6 @@ def main() -> None:
         "command": f"python -m benchmarks.serve.peers --environments DIR --rounds {options.rounds} "
         f"--seconds {options.seconds:g}",
         "machine": describe_machine().model_dump(),
-        "is_quiet": options.quiet,
         "peers": REQUIREMENTS,
         "engine_threads": 1,
         "most_rows": 8,
@@ -85,6 +84,7 @@ def _measured(graph: Graph, peers: Sequence[Peer], options: argparse.Namespace, 
     session = _session(graph)
     (expected,) = session.run(None, {graph.input: rows[0]})
     failed: list[dict[str, str]] = []
+    others: list[float] = []
     cells: dict[tuple[str, int | None, str], dict[int, list[dict[str, Any]]]] = {}
     raw: dict[int, list[float]] = {size: [] for size in _BATCHES}
     with ExitStack() as stack:
@@ -101,6 +101,7 @@ def _measured(graph: Graph, peers: Sequence[Peer], options: argparse.Namespace, 
                 failed.append({"name": peer.name, "delay_us": str(peer.delay_us), "told": str(error)})
                 print(f"{peer.name}: {error}", file=sys.stderr)
         for number in range(options.rounds):
+            others.append(round(os.getloadavg()[0], 2))
             for size in _BATCHES:
                 raw[size].append(_raw_ms(session, graph, rows, size))
             for server, load in loads:
@@ -118,6 +119,7 @@ def _measured(graph: Graph, peers: Sequence[Peer], options: argparse.Namespace, 
             for (name, delay_us, kind), by_concurrency in cells.items()
         ],
         "failed": failed,
+        "load_average_by_round": others,
     }
 
 
@@ -144,8 +146,7 @@ def _summary(by_concurrency: dict[int, list[dict[str, Any]]]) -> dict[str, Any]:
             "requests_per_s": float(np.median([cell["requests_per_s"] for cell in cells])),
             "requests": sum(cell["requests"] for cell in cells),
             "latency_ms": {
-                name: float(np.median([cell["latency_ms"][name] for cell in cells]))
-                for name in cells[0]["latency_ms"]
+                name: float(np.median([cell["latency_ms"][name] for cell in cells])) for name in cells[0]["latency_ms"]
             },
         }
         for concurrency, cells in by_concurrency.items()
@@ -183,7 +184,7 @@ def _mobilenet(folder: Path) -> Graph:
     """MobileNetV3-Small with random weights, 602,112 bytes a row."""
     package = folder / "mobilenet.sdl"
     build(_MODEL, package, inputs=["image=1,3,224,224"], dynamic=["batch"], precision="fp32", repeats=3)
-    return _graph("mobilenet", package)
+    return _graph(package)
 
 
 def _tiny(folder: Path) -> Graph:
@@ -198,10 +199,10 @@ def _tiny(folder: Path) -> Graph:
     model = make_model(nodes, [tensor("x", ["N", features])], [tensor("scores", ["N", classes])], {"weight": weights})
     package = folder / f"{name}.sdl"
     build(save(model, folder / f"{name}.onnx"), package, precision="fp32", repeats=3)
-    return _graph(name, package)
+    return _graph(package)
 
 
-def _graph(name: str, folder: Path) -> Graph:
+def _graph(folder: Path) -> Graph:
     package = Package.open(folder)
     manifest = package.manifest
     variant = manifest.variants[0]

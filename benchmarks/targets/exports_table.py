@@ -15,7 +15,7 @@ _NOTE = (
     "EfficientNet-Lite0 of `sanderling demo`. `golden` is the largest relative error of the golden calls, against the "
     "variant's own outputs; nets that a toolkit quantised itself have the least cosine similarity with FP32 instead. "
     "`first class` is the share of photos whose first class is that of ONNX Runtime with the same variant. `export` is "
-    "the whole command with all its checks, in rknn with that of the photos, which take most of it."
+    "the whole command with all its checks, without the photos."
 )
 
 

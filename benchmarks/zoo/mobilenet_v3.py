@@ -16,7 +16,6 @@ from benchmarks.zoo.random_weights import (
 )
 
 
-
 class Shape(NamedTuple):
     """A network's blocks, and the channels after them.
 

@@ -37,6 +37,7 @@ STAGE_STARTS = (
     "write IR",
     "build for ",
     "run golden vectors",
+    "compare first classes",
     "reach ",
     "copy to ",
     "verify on ",

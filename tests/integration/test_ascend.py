@@ -25,10 +25,9 @@ def package(lite0):
 @pytest.fixture(scope="module")
 def out(package):
     """The folder of its INT8 variant, fed with NV12."""
-    result = export(
+    return export(
         package, package.parent / "out", target="ascend", variant="int8", options={"source": "nv12", "batch": "1,8"}
     )
-    return result
 
 
 def feeds_of(package: Path):

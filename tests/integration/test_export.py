@@ -9,6 +9,7 @@ import pytest
 
 from sanderling.core.errors import EngineError, NotMetError
 from sanderling.model.package import Package, file_entries, write_manifest
+from sanderling.model.rows import with_rows
 from sanderling.workshop import targets
 from sanderling.workshop.targets.base import Exported, Proof, chosen_variant
 from sanderling.workshop.targets.exporting import export
@@ -166,6 +167,17 @@ def test_check_names_operator_and_node_and_ends_with_1(sanderling_here, work):
     assert "strange.onnx is refused by openvino (cpu)" in done.stdout
 
 
+def test_check_names_every_operator_without_a_kernel(sanderling_here, work):
+    model = conv_classifier()
+    for place, operator in ((2, "Unheard"), (4, "Unseen"), (1, "Unheard")):
+        model.graph.node[place].op_type, model.graph.node[place].domain = operator, "com.example"
+    model.opset_import.append(onnx.helper.make_opsetid("com.example", 1))
+    done = sanderling_here("check", save(model, work / "strange.onnx"), "--target", "ort", "--json")
+    assert done.code == 1
+    refused = {item["operator"]: item["nodes"] for item in done.answer["refusals"][""]}
+    assert refused == {"Unheard": ["bn", "relu"], "Unseen": ["flatten"]}
+
+
 def test_check_tells_what_an_export_does_by_itself(sanderling_here, package):
     arguments = ("check", package, "--target", "openvino", "--device", "npu", "--variant", "int8")
     answer = sanderling_here(*arguments, "--json").answer
@@ -184,6 +196,28 @@ def test_dynamic_axes_that_are_no_batch_are_refused_by_fixed_shapes(sanderling_h
     (refusal,) = done.answer["refusals"][""]
     assert (refusal["operator"], refusal["automatic"]) == ("input", False)
     assert "height" in refusal["reason"]
+
+
+def test_size_of_a_batch_that_has_one_is_refused(refused_here, built, work):
+    package = fixed_batch(built, work / "fixed.sdl")
+    arguments = ("--target", "openvino", "--device", "npu", "--option", "batch=2", "-o", "x")
+    refused_here("export", package, *arguments, says=["batch=2: the graph's batch has a size already", "1, 3, 8, 8"])
+
+
+def test_graph_with_a_fixed_batch_is_exported_as_it_is(sanderling_here, built, work, out):
+    package = fixed_batch(built, work / "fixed.sdl")
+    done = sanderling_here("export", package, "--target", "openvino", "--device", "npu", "-o", out / "ir")
+    assert done.code == 0, done.stderr
+
+
+def fixed_batch(built, target):
+    """The built package with a batch of 1 in its graphs; its hashes hold."""
+    shutil.copytree(built.path, target)
+    opened = Package.open(target)
+    for variant in opened.manifest.variants:
+        save(with_rows(onnx.load(target / variant.file), 1), target / variant.file)
+    write_manifest(target, opened.manifest.model_copy(update={"files": file_entries(target)}))
+    return target
 
 
 def test_int8_graph_is_taken_by_openvino_with_a_fixed_batch(sanderling_here, package, out):

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from sanderling.core.errors import OptionError
+from sanderling.core.errors import EngineError, OptionError
 from sanderling.core.progress import Silent
 from sanderling.model.package import Package
 from sanderling.run.engines import known_engine
@@ -73,8 +73,8 @@ def test_toolkit_that_is_missing_is_one_line(refused_here, package, monkeypatch,
 @pytest.mark.parametrize(
     ("variant", "options", "says"),
     [
-        ("int8", {"algorithm": "mmse"}, "it needs --option calibration="),
-        ("fp32", {"algorithm": "best", "calibration": "x"}, "algorithm=best: expected normal or mmse or kl_divergence"),
+        ("int8", {"algorithm": "normal"}, "it needs --option calibration="),
+        ("fp32", {"algorithm": "best", "calibration": "x"}, "algorithm=best: expected normal or kl_divergence"),
         ("int8", {"calibration": "x"}, "variant 'int8' is int8; add --variant fp32"),
         ("fp32", {"agreement": "99"}, "it needs --option evaluation="),
         ("fp32", {"layers": "some"}, "layers=some: expected on or off"),
@@ -120,3 +120,24 @@ def test_operator_that_nothing_replaces_is_named_with_its_node(sanderling_here, 
     assert done.code == 1
     (refusal,) = done.answer["refusals"][""]
     assert (refusal["operator"], refusal["nodes"], refusal["automatic"]) == ("Softsign", ["relu"], False)
+
+
+@pytest.mark.parametrize(
+    ("script", "says"),
+    [
+        ("kill -SEGV $$", "rknn: the engine's process crashed with SIGSEGV"),
+        ("exec sleep 60", "gave no answer for 0.5 s"),
+    ],
+)
+def test_toolkit_that_crashes_or_hangs_is_told(built, tmp_path, monkeypatch, script, says):
+    program, folder = tmp_path / "python", tmp_path / "out"
+    program.write_text(f"#!/bin/sh\n{script}\n")
+    program.chmod(0o755)
+    folder.mkdir()
+    monkeypatch.setattr("sanderling.workshop.targets.rknn_.engine", known_engine)
+    monkeypatch.setattr("sanderling.workshop.targets.rknn_.toolkit_python", lambda: (str(program), None))
+    monkeypatch.setattr("sanderling.workshop.targets.rknn_._BUILD_S", 0.5)
+    request = ExportRequest(Package.open(built.path), folder, "rk3588", "fp32", {}, Silent())
+    with pytest.raises(EngineError, match=says):
+        TARGET.export(request)
+    assert list(folder.iterdir()) == []

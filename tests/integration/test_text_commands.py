@@ -107,3 +107,11 @@ def test_a_missing_engine_is_named(sanderling, chat_package):
     done = sanderling("generate", chat_package, "--prompt", "a", without=["onnxruntime_genai"])
     assert done.code == 3
     assert "pip install 'sanderling[text]'" in done.error
+
+
+def test_smollm2_answers_in_a_conversation(environment, smollm2_package):
+    said = b"What is the capital of France?\nAnd of Italy?\n"
+    done = piped(environment, said, "chat", smollm2_package, "--max-tokens", 24)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.decode().splitlines()[0] == "The capital of France is Paris."
+    assert "Rome" in done.stdout.decode().splitlines()[1]

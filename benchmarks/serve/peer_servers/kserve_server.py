@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from typing import Any
 
 from kserve import InferOutput, InferRequest, InferResponse, Model, ModelServer
 from onnx_rows import OnnxRows
@@ -17,7 +16,7 @@ class Rows(Model):
         self._rows = OnnxRows(path)
         self.ready = True
 
-    async def predict(self, payload: InferRequest, headers: Any = None, response_headers: Any = None) -> InferResponse:  # noqa: ARG002
+    async def predict(self, payload: InferRequest, headers: object = None, response_headers: object = None) -> object:  # noqa: ARG002
         """Answer a request; there are no batches."""
         result = self._rows.run([payload.inputs[0].as_numpy()])[0]
         output = InferOutput(self._rows.output, list(result.shape), "FP32")

@@ -38,7 +38,7 @@ class Rows(litserve.LitAPI):
         """They are apart already."""
         return output
 
-    def encode_response(self, output: Any) -> Response:
+    def encode_response(self, output: np.ndarray[Any, Any]) -> Response:
         """The answer."""
         return Response(output.tobytes(), media_type="application/octet-stream")
 

@@ -19,6 +19,4 @@ class Rows(MLModel):
     async def predict(self, payload: InferenceRequest) -> InferenceResponse:
         """Answer a batch, which MLServer has joined."""
         result = self._rows.run([NumpyCodec.decode_input(payload.inputs[0])])[0]
-        return InferenceResponse(
-            model_name=self.name, outputs=[NumpyCodec.encode_output(self._rows.output, result)]
-        )
+        return InferenceResponse(model_name=self.name, outputs=[NumpyCodec.encode_output(self._rows.output, result)])

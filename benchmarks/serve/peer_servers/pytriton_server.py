@@ -19,7 +19,7 @@ def main() -> None:
     rows = OnnxRows(path)
 
     @batch
-    def infer(**inputs: Any) -> dict[str, Any]:
+    def infer(**inputs: np.ndarray[Any, Any]) -> dict[str, np.ndarray[Any, Any]]:
         return {rows.output: rows.run([inputs[rows.input]])[0]}
 
     config = TritonConfig(

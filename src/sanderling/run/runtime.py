@@ -487,10 +487,10 @@ class Runtime:
         """The next batch; None when requests were dropped, or after closing."""
         while not self._closing:
             if self._handed:
-                batch = self._handed.popleft()
-                if id(batch) in self._running:  # not given up meanwhile
-                    batch.thread = threading.current_thread()
-                    return batch
+                handed = self._handed.popleft()
+                if id(handed) in self._running:  # not given up meanwhile
+                    handed.thread = threading.current_thread()
+                    return handed
                 continue
             now_ms = self._now_ms()
             dispatch = self._dispatcher.next(now_ms)

@@ -236,6 +236,37 @@ const scenarios = {
     return selfTest(session);
   },
 
+  async page() {
+    lite.accelerators = [NPU];
+    const { Monitor } = require(path.join(ets, '../../../../entry/src/main/ets/model/Monitor.ets'));
+    const monitor = Monitor.shared;
+    const value = (name) => monitor.lines().find((line) => line.name === name)?.value;
+    const before = value('package');
+    await monitor.start(resourceManager(job.rawfile));
+    monitor.toggle();
+    for (let tries = 0; tries < 400 && value('latency p50 / p95').startsWith('–'); tries += 1) await pause(50);
+    const rate = Number(value('frames a second'));
+    const running = { on: value('runs on'), rate, memory: value('memory'), heat: value('heat') };
+    monitor.nextLane();
+    await pause(50);
+    const next = value('runs on');
+    await monitor.test();
+    const reports = monitor.lines().filter((line) => line.name.startsWith('self-test'));
+    const tests = reports.map((line) => line.value.split(':')[0]);
+    monitor.onMemoryLevel(2);
+    monitor.toggle();
+    const happenings = monitor.happenings();
+    monitor.close();
+    return { before, running, next, tests, happenings, after: monitor.isRunning };
+  },
+
+  async page_without_package() {
+    const { Monitor } = require(path.join(ets, '../../../../entry/src/main/ets/model/Monitor.ets'));
+    await Monitor.shared.start(resourceManager('/nowhere'));
+    Monitor.shared.toggle();
+    return { lines: Monitor.shared.lines(), running: Monitor.shared.isRunning };
+  },
+
   async open() {
     return opened().then(() => 'opened', (error) => ({ kind: error.kind, message: error.message }));
   },

@@ -22,7 +22,7 @@ class Calibration:
 
     Attributes:
         samples: a list of `.npy` files, a sample each.
-        algorithm: ``normal``, ``mmse`` or ``kl_divergence``.
+        algorithm: ``normal`` or ``kl_divergence``.
     """
 
     samples: tuple[Path, ...]

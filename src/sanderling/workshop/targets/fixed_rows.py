@@ -31,30 +31,48 @@ def dynamic_refusals(model: onnx.ModelProto, target: str) -> tuple[Refusal, ...]
     return (Refusal("input", names, reason, "the batch becomes 1, or what --option batch says", automatic=True),)
 
 
-def batch_of(request: ExportRequest) -> int:
-    """The batch size that ``--option batch`` says; 1 without it.
+def batch_of(request: ExportRequest, model: onnx.ModelProto) -> int | None:
+    """The size that a dynamic batch gets: what ``--option batch`` says, 1 without it; None where none is dynamic.
 
     Raises:
-        OptionError: it is no positive number.
+        OptionError: it is no positive number, or the batch has a size already.
     """
     text = request.options.get("batch", "1")
     if not text.isdecimal() or int(text) < 1:
         raise OptionError(f"--option batch={text}: expected a positive number, such as 4")
-    return int(text)
+    specs = input_specs(model)
+    if any(spec.dynamic_axes for spec in specs):
+        return int(text)
+    if "batch" in request.options:
+        known = "; ".join(map(str, specs))
+        raise OptionError(f"--option batch={text}: the graph's batch has a size already, inputs are {known}")
+    return None
 
 
 @dataclass(frozen=True)
 class FixedRows:
-    """Runs fewer rows on what takes ``rows`` at once: the last one is repeated, and left out of the outputs."""
+    """Runs any number of rows on what takes ``rows`` at once; None is whatever the call has.
+
+    The last row is repeated where there are fewer, and left out of the outputs.
+    """
 
     inner: Runs
-    rows: int
+    rows: int | None
 
     def run(self, feeds: Feeds) -> dict[str, Array]:
-        """Execute once."""
-        given = len(next(iter(feeds.values())))
-        if given == self.rows:
+        """Execute as often as is needed."""
+        if self.rows is None:
             return self.inner.run(feeds)
-        indices = np.minimum(np.arange(self.rows), given - 1)
-        outputs = self.inner.run({name: np.ascontiguousarray(array[indices]) for name, array in feeds.items()})
-        return {name: array[:given] for name, array in outputs.items()}
+        given = len(next(iter(feeds.values())))
+        parts = []
+        for start in range(0, given, self.rows):
+            chosen = {name: repeated(array[start : start + self.rows], self.rows) for name, array in feeds.items()}
+            parts.append(self.inner.run(chosen))
+        return {name: np.concatenate([part[name] for part in parts])[:given] for name in parts[0]}
+
+
+def repeated(array: Array, rows: int | None) -> Array:
+    """The first ``rows`` rows, the last of them repeated where there are fewer; all as they are for None."""
+    if rows is None:
+        return array
+    return np.ascontiguousarray(array[np.minimum(np.arange(rows), len(array) - 1)])

@@ -11,7 +11,7 @@ import onnx
 
 from sanderling.core.errors import EngineError, OptionError, first_line
 from sanderling.core.tensor import Array, Feeds
-from sanderling.model.graph import input_specs, read_graph, write_graph
+from sanderling.model.graph import read_graph, write_graph
 from sanderling.model.package import Package
 from sanderling.model.rows import with_rows
 from sanderling.run.engines import engine, known_engine
@@ -58,7 +58,7 @@ class OpenVinoIr:
         variant = request.package.variant(*self.variants(request.package, request.variant))
         model = read_graph(request.package.file(variant.file))
         fixed = request.device == "npu" or "batch" in request.options
-        rows = batch_of(request) if fixed and any(spec.dynamic_axes for spec in input_specs(model)) else None
+        rows = batch_of(request, model) if fixed else None
         file = request.folder / f"{Path(variant.file).stem}.xml"
         request.progress.stage("write IR")
         _convert(with_rows(model, rows) if rows else model, file, half=weights == "f16")
@@ -118,8 +118,7 @@ def _convert(model: onnx.ModelProto, file: Path, *, half: bool) -> None:
 
 
 def _proof(file: Path, package: Package, variant: str, rows: int | None, on: str) -> Proof:
-    runs = _Ir(file)
-    return golden_proof(FixedRows(runs, rows) if rows else runs, package, variant, on=on)
+    return golden_proof(FixedRows(_Ir(file), rows), package, variant, on=on)
 
 
 TARGET = OpenVinoIr()

@@ -11,10 +11,12 @@ from pathlib import Path
 import onnx
 
 from sanderling.core.errors import OptionError
+from sanderling.model.graph import opset_of
 from sanderling.model.package import Package
 from sanderling.run.engines import engine
 from sanderling.run.engines.base import EngineOptions
 from sanderling.run.ort_format import list_operators, write_ort
+from sanderling.run.ort_kernels import nodes_without_kernel
 from sanderling.workshop.targets.base import Exported, ExportRequest, Refusal, Tool, chosen_variant
 from sanderling.workshop.targets.proving import engine_refusals, golden_proof
 
@@ -44,7 +46,7 @@ class Ort:
 
     def check(self, model: onnx.ModelProto, device: str) -> tuple[Refusal, ...]:  # noqa: ARG002 - both take the same
         """What ONNX Runtime has no kernel for."""
-        return engine_refusals("onnxruntime", model, EngineOptions(threads=1))
+        return onnxruntime_refusals(model)
 
     def export(self, request: ExportRequest) -> Exported:
         """Optimise, write, list the operators, and run the golden vectors on the file."""
@@ -79,6 +81,15 @@ class Ort:
             ),
             next_steps=_build_commands(version, types=types),
         )
+
+
+def onnxruntime_refusals(model: onnx.ModelProto) -> tuple[Refusal, ...]:
+    """What ONNX Runtime refuses: every node without a kernel where it refuses the graph, else what it says itself."""
+    refused = engine_refusals("onnxruntime", model, EngineOptions(threads=1))
+    missing = nodes_without_kernel(model) if refused else {}
+    version, helps = metadata.version("onnxruntime"), "export the model with other operators, or in another opset"
+    reason = f"ONNX Runtime {version} has no kernel for it in opset {opset_of(model)}"
+    return tuple(Refusal(operator, nodes, reason, helps) for operator, nodes in missing.items()) or refused
 
 
 def _one_of(request: ExportRequest, name: str, values: tuple[str, ...]) -> str:

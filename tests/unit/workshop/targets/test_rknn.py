@@ -102,8 +102,10 @@ def test_fewer_rows_are_filled_up_and_left_out_again():
     fixed = FixedRows(Doubles(), 4)
     given = np.arange(6, dtype=np.float32).reshape(3, 2)
     assert np.array_equal(fixed.run({"x": given})["y"], given * 2)
-    full = np.ones((4, 2), np.float32)
-    assert np.array_equal(fixed.run({"x": full})["y"], full * 2)
+    for rows in (4, 8, 9):
+        full = np.arange(2 * rows, dtype=np.float32).reshape(rows, 2)
+        assert np.array_equal(fixed.run({"x": full})["y"], full * 2)
+    assert np.array_equal(FixedRows(Doubles(), None).run({"x": full[:4]})["y"], full[:4] * 2)
 
 
 def on_board(folder, *, net=b"net", sign="1"):

@@ -20,8 +20,8 @@ from sanderling.run.engines.base import EngineOptions
 from sanderling.run.ort_format import list_operators, write_ort
 from sanderling.workshop.targets.base import Exported, ExportRequest, Proof, Refusal, Tool, chosen_variant
 from sanderling.workshop.targets.openharmony.runner import compiler, run_here
-from sanderling.workshop.targets.ort_ import OPERATORS
-from sanderling.workshop.targets.proving import engine_refusals, golden_proof
+from sanderling.workshop.targets.ort_ import OPERATORS, onnxruntime_refusals
+from sanderling.workshop.targets.proving import golden_proof
 
 _TEMPLATE = {
     "build/ohos.cmake": "CMake toolchain: the OHOS SDK's, for projects that know Linux",
@@ -67,7 +67,7 @@ class OpenHarmony:
 
     def check(self, model: onnx.ModelProto, device: str) -> tuple[Refusal, ...]:  # noqa: ARG002 - all take the same
         """What ONNX Runtime has no kernel for."""
-        return engine_refusals("onnxruntime", model, EngineOptions(threads=1))
+        return onnxruntime_refusals(model)
 
     def export(self, request: ExportRequest) -> Exported:
         """Write everything, and run the model here by Python and by the C++ sample."""

@@ -199,3 +199,22 @@ def test_package_that_no_device_takes_says_which_variants_it_has(play):
     told = play("open", models={"format": "omc"})
     assert told["kind"] == "unavailable"
     assert "no device here takes any of" in told["message"]
+
+
+def test_page_shows_how_the_package_runs_and_tries_its_lanes(play):
+    told = play("page")
+    assert told["before"] == "loading"
+    assert told["running"]["on"] == NPU
+    assert told["running"]["rate"] > 0
+    assert (told["running"]["memory"], told["running"]["heat"]) == ("102 MB", "COOL")
+    assert told["next"] == CPU
+    assert told["tests"] == ["passed"] * 3
+    assert any("lane-switched" in line and "asked" in line for line in told["happenings"])
+    assert not told["after"]
+
+
+def test_page_without_a_package_says_why(play):
+    told = play("page_without_package")
+    assert told["lines"][0]["name"] == "package"
+    assert "package.json cannot be read" in told["lines"][0]["value"]
+    assert not told["running"]

@@ -28,7 +28,15 @@ Module._extensions['.ets'] = (module, file) => {
   module._compile(javascript(fs.readFileSync(file, 'utf8'), file), file);
 };
 
+/** The module of the project that a file belongs to. */
+function moduleAbove(file, name) {
+  const folder = path.dirname(file);
+  const index = path.join(folder, name, 'Index.ets');
+  return fs.existsSync(index) || folder === path.dirname(folder) ? index : moduleAbove(folder, name);
+}
+
 Module._resolveFilename = function resolveFilename(request, parent, ...rest) {
-  const name = request.startsWith('@kit.') || request.endsWith('.so') ? path.join(STANDINS, `${request}.js`) : request;
-  return resolve.call(this, name, parent, ...rest);
+  const fromSystem = request.startsWith('@kit.') || request.endsWith('.so');
+  const name = request === 'sanderling' ? moduleAbove(parent.filename, request) : request;
+  return resolve.call(this, fromSystem ? path.join(STANDINS, `${request}.js`) : name, parent, ...rest);
 };
