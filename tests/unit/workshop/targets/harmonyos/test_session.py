@@ -70,7 +70,7 @@ def test_background_work_waits_when_warm_and_all_work_stops_in_an_emergency(play
 
 
 def test_requests_that_wait_run_together_and_each_gets_its_own_rows(play):
-    told = play("batches", policy={"batchTuning": {"latencyTarget": 1000, "maxBatchSize": 4}})
+    told = play("batches", policy={"batchTuning": {"latencyTarget": 60_000, "maxBatchSize": 4}})
     assert max(told["rows"]) > 1
     assert len(told["rows"]) < len(told["calls"])
     for call, result in zip(told["calls"], told["results"], strict=True):
@@ -79,7 +79,7 @@ def test_requests_that_wait_run_together_and_each_gets_its_own_rows(play):
 
 
 def test_batch_is_filled_up_to_a_profile(play):
-    policy = {"batchTuning": {"latencyTarget": 1000, "maxBatchSize": 4, "profiles": [1, 4]}}
+    policy = {"batchTuning": {"latencyTarget": 60_000, "maxBatchSize": 4, "profiles": [1, 4]}}
     told = play("batches", policy=policy)
     assert set(told["rows"]) <= {1, 4}
     for call, result in zip(told["calls"], told["results"], strict=True):
@@ -87,7 +87,7 @@ def test_batch_is_filled_up_to_a_profile(play):
 
 
 def test_requests_of_any_size_are_not_joined(play):
-    policy = {"batchTuning": {"latencyTarget": 1000, "maxBatchSize": 4}}
+    policy = {"batchTuning": {"latencyTarget": 60_000, "maxBatchSize": 4}}
     inputs = [{"name": "image", "dtype": "float32", "shape": ["N", 3, "H", "W"]}]
     told = play("batches", policy=policy, description={"inputs": inputs})
     assert set(told["rows"]) == {1}
