@@ -88,7 +88,8 @@ class Load:
         body = await reader.readexactly(int(head.lower().split(b"\r\ncontent-length: ")[1].split(b"\r\n")[0]))
         writer.close()
         if self.kind == "memory":
-            assert self._memory is not None and self._memory.buf is not None
+            assert self._memory is not None
+            assert self._memory.buf is not None
             at = len(self._requests) * int(np.prod(self._graph.row_shape)) * 4
             return np.frombuffer(bytes(self._memory.buf[at : at + size]), np.float32)
         return np.frombuffer(body[-size:], np.float32)
