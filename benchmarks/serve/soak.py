@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
-import os
 import random
 import signal
 import subprocess
@@ -30,6 +29,7 @@ import tritonclient.http
 
 from benchmarks.runtime.soak import drift
 from benchmarks.serve.soak_clients import ANSWERED, KINDS, REFUSED, SENT, WRONG, Client, give_back, start
+from benchmarks.serve.soak_server import TOKEN
 from sanderling.api import build
 from sanderling.core.machine import describe_machine
 from sanderling.core.statistics import fitted_slope
@@ -93,18 +93,8 @@ def _soaked(folder: Path, seconds: float) -> dict[str, Any]:
 
 
 def _started(repository: Path, folder: Path, log: Any) -> subprocess.Popen[str]:  # noqa: ANN401 - a file
-    options = ["--repository", str(repository), "--policy", str(folder / "policy.json"), "--shared-memory-prefix", "/"]
-    return subprocess.Popen(
-        [
-            *(sys.executable, "-c", "from sanderling.cli import main; main()", "serve"),
-            *("--http", "0", "--grpc", "0", "--metrics", "-1", "--threads", "1", "--json"),
-            *options,
-        ],
-        env={**os.environ, "SANDERLING_TOKEN": _TOKEN},
-        stdout=subprocess.PIPE,
-        stderr=log,
-        text=True,
-    )
+    command = [sys.executable, "-m", "benchmarks.serve.soak_server", str(repository), str(folder / "policy.json")]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
 
 
 class _Drill:
@@ -156,6 +146,7 @@ class _Drill:
             for client, was_killed in self._ended
         ]
         lost = sum(count for count, was_killed in open_ones if not was_killed) + counts["refused"]
+        self._faults += [f"client over {client.kind} ended" for client, _ in self._ended if client.has_failed]
         slope = _slope(self._samples)
         return {
             "seconds": round(self._samples[-1][0] - self._samples[0][0], 1),
@@ -202,7 +193,7 @@ class _Drill:
 
     def _load_or_unload(self) -> None:
         """Load the second model, or unload it again."""
-        headers = {"Authorization": f"Bearer {_TOKEN}"}
+        headers = {"Authorization": f"Bearer {TOKEN}"}
         control = self._control()
         if self._happened["unloads"] == self._happened["loads"]:
             control.unload_model("extra", headers=headers)

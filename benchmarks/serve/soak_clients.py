@@ -58,6 +58,11 @@ class Client:
         if self.process.is_alive():
             self.kill()
 
+    @property
+    def has_failed(self) -> bool:
+        """Whether it ended by a fault of its own."""
+        return self.process.exitcode not in (0, None, -signal.SIGKILL)
+
 
 def start(kind: str, number: int, ports: dict[str, int]) -> Client:
     """Start a client.
@@ -133,12 +138,12 @@ def _memory(ports: dict[str, int], region: str) -> Infer:
     client = tritonclient.http.InferenceServerClient(f"127.0.0.1:{ports['http']}", network_timeout=_TIMEOUT_S)
     size = _MOST_ROWS * _ROW_BYTES
     memory = SharedMemory(region, create=True, size=4 * size)
-    assert memory.buf is not None
-    content = memory.buf
     client.register_system_shared_memory(region, f"/{region}", 4 * size)
     places = {name: index * size for index, name in enumerate(("a", "b", "sum", "difference"))}
 
     def infer(a: Array, b: Array) -> tuple[Array, Array]:
+        content = memory.buf
+        assert content is not None
         inputs, outputs = [], []
         for name, array in (("a", a), ("b", b)):
             content[places[name] : places[name] + array.nbytes] = array.tobytes()

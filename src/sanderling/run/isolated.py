@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import threading
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -47,6 +48,7 @@ class Worker:
         module: that serves, with ``run/worker.py``.
         share: memory for tensors; without, they all go over the pipe.
         run_timeout_s: of a run that names no other, after which the process counts as hung and is ended.
+        niceness: by which it yields to other processes; 0 for none. Only Linux has it.
     """
 
     def __init__(
@@ -57,7 +59,9 @@ class Worker:
         module: str = "sanderling.run.worker",
         share: bool = True,
         run_timeout_s: float = RUN_TIMEOUT_S,
+        niceness: int = 0,
     ) -> None:
+        self._niceness = niceness
         self.shares = share
         self.run_timeout_s = run_timeout_s
         self._command = [python, "-m", module]
@@ -137,6 +141,10 @@ class Worker:
                 env=self._variables(),
             )
             assert self._process.stdin is not None
+            if self._niceness and sys.platform == "linux":
+                with suppress(ProcessLookupError):  # it has ended already, which the next step tells
+                    niceness = max(os.getpriority(os.PRIO_PROCESS, self._process.pid), self._niceness)
+                    os.setpriority(os.PRIO_PROCESS, self._process.pid, niceness)
             os.set_blocking(self._process.stdin.fileno(), False)
         return self._process
 

@@ -391,11 +391,7 @@ class Runtime:
         if visit is None or not self._is_short(ticket.model, now_ms):
             self._wake()
         else:
-            if not self._visiting:
-                self._visit_asked_ms = now_ms
-            self._visiting += 1
-            visit()
-            self._see_watched()
+            self._ask_for(visit, now_ms)
         return None
 
     def _admit(self, ticket: Ticket, now_ms: float, *, wait: bool) -> float:
@@ -429,6 +425,14 @@ class Runtime:
             self._settle(ticket, "late")
             raise late(ticket, now_ms)
         return now_ms
+
+    def _ask_for(self, visit: Callable[[], None], now_ms: float) -> None:
+        """Ask a thread with other work to run what waits; under the lock."""
+        if not self._visiting:
+            self._visit_asked_ms = now_ms
+        self._visiting += 1
+        visit()
+        self._see_watched()
 
     def _is_short(self, name: str, now_ms: float) -> bool:
         """Whether a model's calls may run in a thread with other work; under the lock."""

@@ -2,14 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import sys
-import threading
-from collections.abc import Callable
-from concurrent.futures import Future
 from contextlib import nullcontext
 from pathlib import Path
-from typing import TypeVar
 
 from sanderling.core.errors import NotMetError, RefusedError
 from sanderling.core.progress import Silent
@@ -25,7 +19,6 @@ from sanderling.serve.snapshots import Snapshots
 
 _CHECK_THREADS = 1
 _NICENESS = 10
-Result = TypeVar("Result")
 
 
 class Admission:
@@ -60,7 +53,7 @@ class Admission:
             PackageError: it is broken, altered or not whole.
             OutputError: the copy cannot be written.
         """
-        return quietly(lambda: self._snapshots.take(path))
+        return self._snapshots.take(path)
 
     def load(self, package: Package, key: str, *, beside: str = "") -> Member:
         """Check a copy's golden vectors, load it, and run them on the lane that it got.
@@ -75,7 +68,7 @@ class Admission:
             RefusedError: the policy's limit does not hold both versions.
             SanderlingError: it cannot be read or loaded.
         """
-        quietly(lambda: self._check(package))
+        self._check(package)
         if beside:
             self._pool.pin(beside)
         try:
@@ -101,11 +94,15 @@ class Admission:
         self._snapshots.close()
 
     def _check(self, package: Package) -> None:
-        """Golden vectors of every variant; of tensors in a process that a broken model may crash."""
+        """Golden vectors of every variant; of tensors in a process that a broken model may crash, and that yields.
+
+        No thread of this process yields: one that must wait for the processor while it runs Python would hold up all
+        others.
+        """
         if package.manifest.text is not None:
             checks = check_text(package, None, _CHECK_THREADS, Silent())
         else:
-            with nullcontext(self._worker) if self._worker is not None else Worker() as worker:
+            with nullcontext(self._worker) if self._worker is not None else Worker(niceness=_NICENESS) as worker:
                 checks = check_golden(package, worker, threads=_CHECK_THREADS)
         failed = [check for check in checks if not check.passed]
         if failed:
@@ -120,27 +117,6 @@ class Admission:
                 f"{package.manifest.name} does not fit{others}: {excess:.0f} bytes over maxModelBytes with all else "
                 "released; raise the limit, or unload the old version first"
             )
-
-
-def quietly(call: Callable[[], Result]) -> Result:
-    """Run something in a thread, and the processes that it starts, that yield to those which serve.
-
-    Only Linux has priorities of threads; elsewhere it just runs. Nothing that stays may be made in it, since threads
-    inherit the priority.
-    """
-    if sys.platform != "linux":
-        return call()
-    future: Future[Result] = Future()
-
-    def run() -> None:
-        try:
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
-            future.set_result(call())
-        except BaseException as error:  # noqa: BLE001 - it is raised where the result is waited for
-            future.set_exception(error)
-
-    threading.Thread(target=run, name="sanderling-admission", daemon=True).start()
-    return future.result()
 
 
 def open_member(pool: Pool, package: Package, key: str, *, threads: int) -> Member:

@@ -50,6 +50,16 @@ def test_outputs_are_those_of_the_engine_in_this_process(worker, model):
     assert [str(spec) for spec in loaded.inputs] == ["image: float32[N, 3, 8, 8]"]
 
 
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="only Linux has priorities that a process may lower so")
+def test_process_that_should_yield_does_and_this_one_stays_as_it_was(model):
+    before = os.getpriority(os.PRIO_PROCESS, 0)
+    with Worker(niceness=10) as worker:
+        worker.load("onnxruntime", model, EngineOptions())
+        assert worker._process is not None
+        assert os.getpriority(os.PRIO_PROCESS, worker._process.pid) == max(before, 10)
+    assert os.getpriority(os.PRIO_PROCESS, 0) == before
+
+
 def test_errors_keep_their_class_and_message(worker, tmp_path):
     (tmp_path / "bad.onnx").write_bytes(b"no model")
     with pytest.raises(ModelError, match="does not take"):

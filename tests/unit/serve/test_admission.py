@@ -1,34 +1,14 @@
 from __future__ import annotations
 
-import os
-import threading
-from pathlib import Path
-
 import numpy as np
 import pytest
 
 from sanderling.core.errors import NotMetError
 from sanderling.model.package import Package, file_entries, write_manifest
 from sanderling.run.pool import Pool
-from sanderling.serve.admission import Admission, quietly
+from sanderling.serve.admission import Admission
 from sanderling.serve.snapshots import Snapshots
 from tests.versions import X, built, put, with_wrong_golden
-
-
-def test_quiet_work_returns_its_result_and_raises_its_error_in_the_caller():
-    assert quietly(lambda: 3) == 3
-    with pytest.raises(ZeroDivisionError):
-        quietly(lambda: 1 / 0)
-
-
-@pytest.mark.skipif(not Path("/proc/self").exists(), reason="only Linux has priorities of threads")
-def test_quiet_work_yields_and_leaves_the_caller_as_it_was():
-    def niceness() -> int:
-        return os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
-
-    before = niceness()
-    assert quietly(niceness) == max(before, 10)
-    assert niceness() == before
 
 
 def test_admitted_version_runs_and_is_pinned_no_longer(tmp_path):
