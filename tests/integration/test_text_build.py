@@ -25,6 +25,7 @@ def tiny(tiny_qwen_package, work):
     return shutil.copytree(tiny_qwen_package, work / "tiny.sdl")
 
 
+@pytest.mark.timeout(1800)  # the first of them builds the package
 def test_smollm2_from_its_gguf_knows_the_capital_of_france(smollm2_package):
     package = Package.open(smollm2_package)
     model = load_model(package, package.variant())
@@ -39,6 +40,7 @@ def test_smollm2_from_its_gguf_knows_the_capital_of_france(smollm2_package):
     assert model.decode(answer) == "The capital of France is Paris."
 
 
+@pytest.mark.timeout(1800)
 def test_smollm2_in_eight_bits_is_inside_its_budget_and_a_quarter_of_the_size(smollm2_package):
     package = Package.open(smollm2_package)
     evidence = json.loads(package.file("evidence.json").read_text())
