@@ -113,7 +113,7 @@ _STEPS = (
     "hdc shell aa start -a EntryAbility -b com.example.sanderling",
 )
 _DEVICE = (
-    "that the SDK builds the project: it was checked with type stubs of the interfaces that it uses",
+    "that the SDK builds and signs the project: it was checked with type stubs of the interfaces that it uses",
     "heat, memory and accelerators as the system tells them",
     "the native library of offline models on an NPU",
 )
@@ -126,7 +126,8 @@ def _arkts(request: ExportRequest, models: list[dict[str, Any]], checks: str) ->
     here = toolchain.state()
     if not here.usable:
         return [], (f"types, rules and results of the ArkTS, which could not be checked: {here.hint}", *_DEVICE)
-    return prove_project(request.package, request.folder, models, request.progress), _DEVICE
+    proofs, remaining = prove_project(request.package, request.folder, models, request.progress)
+    return proofs, (*remaining, *_DEVICE)
 
 
 TARGET = HarmonyOs()
