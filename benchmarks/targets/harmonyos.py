@@ -77,6 +77,7 @@ def measure(title: str, path: Path) -> dict[str, Any]:
     count = _RANDOM_SAMPLES if _RANDOM in title or "MiniLM" in title else len(samples)
     feeds = list(itertools.islice(samples.batches(1), count))
     row: dict[str, Any] = {"name": title, "samples": len(feeds), "float_samples": _FLOAT_SAMPLES}
+    row["classifies"] = "MiniLM" not in title
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch) / "out"
         row |= _exported(path, folder, None)

@@ -27,6 +27,7 @@ def results():
             {
                 "name": "Taken",
                 "samples": 240,
+                "classifies": True,
                 "float_samples": 16,
                 "export_s": 11.4,
                 "sizes_bytes": {"fp32": 18_500_000, "int8": 5_800_000},
@@ -45,6 +46,7 @@ def results():
             {
                 "name": "Refused",
                 "samples": 48,
+                "classifies": True,
                 "float_samples": 16,
                 "refused": "operator Sinh",
                 "export_s": 5.0,
