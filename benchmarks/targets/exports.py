@@ -55,7 +55,9 @@ def jobs(folder: Path) -> list[dict[str, Any]]:
     """Arguments of each export."""
     photos = {"evaluation": str(folder / "evaluation")}
     calibrated = {**photos, "calibration": str(folder / "calibration"), "agreement": _CALIBRATED_LEAST}
-    made = [{"target": "openvino", "device": "cpu", "variant": variant} for variant in ("fp32", "fp16", "int8")]
+    made: list[dict[str, Any]] = [
+        {"target": "openvino", "device": "cpu", "variant": variant} for variant in ("fp32", "fp16", "int8")
+    ]
     made += [{"target": "openvino", "device": "npu", "variant": "int8"}]
     made += [{"target": "ort", "device": device, "variant": "int8"} for device in ("arm64", "amd64")]
     made += [{"target": "openharmony", "device": "arm64-v8a", "variant": variant} for variant in ("fp32", "int8")]
