@@ -692,7 +692,9 @@ def test_client_that_cancels_frees_its_place(packages):
 def test_stream_that_is_cut_off_frees_its_places(packages):
     with slow(packages["image"], hangs=When(numbers=(1,))) as (triton, plane, script):
         triton.start_stream(callback=lambda **_: None)
-        for _ in range(5):
+        triton.async_stream_infer("image", [sent(images())])
+        wait_until(lambda: script.rows)
+        for _ in range(4):
             triton.async_stream_infer("image", [sent(images())])
         wait_until(lambda: plane.pending == 5)
         triton.stop_stream(cancel_requests=True)
