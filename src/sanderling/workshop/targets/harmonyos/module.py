@@ -74,7 +74,7 @@ def write_description(
         thermal: levels at which hot devices are left and returned to.
     """
     manifest, variants = package.manifest, {str(model["variant"]) for model in models}
-    arrays, data = _golden_arrays(package, sorted(variants))
+    arrays, data = _golden_arrays(package, sorted(variants | {"fp32"}))
     (folder / FILES / GOLDEN).write_bytes(data)
     policy = package_policy(package)
     description = {

@@ -44,7 +44,8 @@ async function queued(own, session) {
   }
   const rows = Math.max(...control.calls.map((each) => each.rows));
   const error = largestError(session, selftest, vectors, answered);
-  return { calls: calls.length, error, tolerance: golden.tolerance[answered[0].result.variant], largestCall: rows };
+  const { variant } = answered[0].result;
+  return { calls: calls.length, error, variant, tolerance: golden.tolerance[variant], largestCall: rows };
 }
 
 async function main([module_, rawfile, jobFile]) {
