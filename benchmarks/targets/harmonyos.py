@@ -1,7 +1,7 @@
 """What `.ms` files compute in MindSpore Lite's runtime: `python -m benchmarks.targets.harmonyos [--folder DIR]`.
 
 Builds five models, exports each for HarmonyOS, and runs the files over samples that no calibration saw, against ONNX
-Runtime with the package's own variants. Writes `harmonyos.json` and `docs/benchmarks-targets.md`. Needs
+Runtime with the package's own variants. Writes `harmonyos.json` and `docs/benchmarks-harmonyos.md`. Needs
 `requirements-models.txt`, and `sanderling devices --install mindspore`. About 40 minutes on two cores; packages that
 are in the folder already are used again.
 """
@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.targets import table
+from benchmarks.targets import harmonyos_table
 from benchmarks.targets.models import build_packages
 from sanderling.api import export
 from sanderling.core.errors import SanderlingError
@@ -64,7 +64,7 @@ def main() -> None:
         "models": [row for row in kept if row["name"] not in measured] + rows,
     }
     RESULTS.write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")
-    table.main()
+    harmonyos_table.main()
 
 
 def measure(title: str, path: Path) -> dict[str, Any]:

@@ -129,8 +129,8 @@ def run_golden(package: Package, folder: Path, models: Sequence[Mapping[str, Any
             what += ", as close to FP32 as the variant"
         yield Proof(what, on, lane["error"], None if lane["isClose"] else lane["tolerance"], passed=lane["passed"])
     queued = told["queued"]
-    own = f"/{queued['variant']}"
-    alone = [lane["error"] for lane in told["lanes"] if lane["passed"] and lane["lane"].endswith(own)]
+    ending = f"/{queued['variant']}"
+    alone = [lane["error"] for lane in told["lanes"] if lane["passed"] and lane["lane"].endswith(ending)]
     limit = max([queued["tolerance"], *alone])
     what = (
         f"{queued['calls']} golden calls at once through the module's queue, in calls of up to "

@@ -1,4 +1,4 @@
-"""Turn `harmonyos.json` into `docs/benchmarks-targets.md`: `python -m benchmarks.targets.table`."""
+"""Turn `harmonyos.json` into `docs/benchmarks-harmonyos.md`: `python -m benchmarks.targets.harmonyos_table`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from benchmarks.build.table import machine_line, markdown
 
 RESULTS = Path(__file__).with_name("harmonyos.json")
-PAGE = Path(__file__).parents[2] / "docs" / "benchmarks-targets.md"
+PAGE = Path(__file__).parents[2] / "docs" / "benchmarks-harmonyos.md"
 _NOTE = (
     "Every number is from executing the `.ms` in {runtime} on this processor. `float32` and `float16` are the "
     "largest relative errors of {float_samples} calls, against ONNX Runtime with the FP32 variant; `float16` "

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from benchmarks.targets.harmonyos import compare
-from benchmarks.targets.table import render
+from benchmarks.targets.harmonyos_table import render
 
 
 @pytest.fixture
