@@ -9,6 +9,7 @@ import pytest
 
 from sanderling.api import build_text, load
 from sanderling.core.errors import OptionError
+from sanderling.measure.text_inspection import read_text_graph
 from sanderling.model.package import Package, rewrite_manifest
 from sanderling.run.text.base import GREEDY, Message
 from sanderling.run.text.loading import load_model, load_text
@@ -122,6 +123,15 @@ def test_inspect_tells_operators_and_the_language_model(sanderling, tiny):
     assert answer["macs"] > 0
     assert answer["findings"] == []
     assert "qwen2" in sanderling("inspect", tiny).stdout
+
+
+def test_products_of_every_precision_are_found(tiny):
+    package = Package.open(tiny)
+    graphs = {variant.id: read_text_graph(package.file(variant.file)) for variant in package.manifest.variants}
+
+    assert graphs.keys() == {"fp32", "fp16", "int8", "int4"}
+    assert len({graph.parameters for graph in graphs.values()}) == 1
+    assert graphs["fp16"].weight_bytes < graphs["fp32"].weight_bytes
 
 
 @pytest.mark.parametrize("command", ["tune", "doctor", "bisect --engine onnxruntime", "bench --batch 2"])

@@ -51,6 +51,7 @@ def read_text_graph(path: Path) -> TextGraph:
     except Exception as error:
         raise ModelError(f"{path} is not an ONNX file, or is cut short: {first_line(error)}") from error
     constants = {tensor.name: tensor for tensor in model.graph.initializer}
+    constants |= _cast(model.graph, constants)
     products = tuple(
         TextProduct(node.name, node.op_type, macs, _read_bytes(node, constants))
         for node in model.graph.node
@@ -63,6 +64,15 @@ def read_text_graph(path: Path) -> TextGraph:
         parameters=sum(product.macs for product in products),
         weight_bytes=sum({_place(tensor): weight_bytes(tensor) for tensor in constants.values()}.values()),
     )
+
+
+def _cast(graph: onnx.GraphProto, constants: dict[str, onnx.TensorProto]) -> dict[str, onnx.TensorProto]:
+    """Constants under the names that they have behind a Cast, as weights in 16 bits are read."""
+    return {
+        node.output[0]: constants[node.input[0]]
+        for node in graph.node
+        if node.op_type == "Cast" and node.input[0] in constants
+    }
 
 
 def _place(tensor: onnx.TensorProto) -> str:
