@@ -7,7 +7,7 @@ import numpy as np
 import onnx
 import pytest
 
-from sanderling.core.errors import EngineError, NotMetError
+from sanderling.core.errors import EngineError, ModelError, NotMetError
 from sanderling.model.package import Package, file_entries, write_manifest
 from sanderling.model.rows import with_rows
 from sanderling.workshop import targets
@@ -22,8 +22,8 @@ class StandIn:
 
     name, summary, devices, options = "stand-in", "of a test", ("one", "two"), {"colour": "of it"}
 
-    def __init__(self, *, proof=True, listed=("a.txt",), written=("a.txt",)):
-        self.proof, self.listed, self.written = proof, listed, written
+    def __init__(self, *, proof=True, listed=("a.txt",), written=("a.txt",), failure=None):
+        self.proof, self.listed, self.written, self.failure = proof, listed, written, failure
 
     def tools(self):
         return ()
@@ -35,6 +35,8 @@ class StandIn:
         return ()
 
     def export(self, request):
+        if self.failure is not None:
+            raise self.failure
         for name in self.written:
             (request.folder / name).write_text("text")
         proof = Proof("one with one", "this machine", 2.0, 1.0, passed=self.proof)
@@ -134,6 +136,14 @@ def test_failed_proof_is_told_and_nothing_is_written(stand_in, package, out):
 def test_target_that_lists_other_files_than_it_writes_is_refused(stand_in, package, out, listed, written):
     stand_in(StandIn(listed=listed, written=written))
     with pytest.raises(EngineError, match=r"wrote other files than it lists: [bc]\.txt"):
+        export(package, out / "x", target_name="stand-in")
+    assert list(out.iterdir()) == []
+
+
+@pytest.mark.parametrize("kind", [ModelError, EngineError])
+def test_failure_of_a_converter_names_the_target(stand_in, package, out, kind):
+    stand_in(StandIn(failure=kind("its converter refuses it: because")))
+    with pytest.raises(kind, match=r"export to stand-in wrote nothing: its converter refuses it: because"):
         export(package, out / "x", target_name="stand-in")
     assert list(out.iterdir()) == []
 

@@ -136,23 +136,13 @@ def _show_export(console: Console, result: ExportResult) -> None:
 
 
 def _show_check(console: Console, result: CheckResult) -> None:
-    from rich.markup import escape
-
-    from sanderling.cli.present import table
-
-    rows = [
-        [
-            variant or result.model,
-            refusal.operator,
-            escape(", ".join(refusal.nodes[:3]) + (f" and {len(refusal.nodes) - 3} more" if refusal.nodes[3:] else "")),
-            escape(refusal.reason),
-            escape(("by export: " if refusal.automatic else "") + refusal.rewrite),
-        ]
-        for variant, refused in result.refusals.items()
-        for refusal in refused
-    ]
-    if rows:
-        titles = ("model", "operator", "nodes", "refused because", "what helps")
-        console.print(table([(title, False) for title in titles], rows))
+    for variant, refused in result.refusals.items():
+        for refusal in refused:
+            more = f" and {len(refusal.nodes) - 3} more" if refusal.nodes[3:] else ""
+            line = f"{refusal.operator} ({', '.join(refusal.nodes[:3])}{more}): {refusal.reason}"
+            if refusal.rewrite:
+                line += f"; {'by export' if refusal.automatic else 'what helps'}: {refusal.rewrite}"
+            kind = "rewritten" if refusal.automatic else "refused"
+            console.print(f"  {kind}: {variant or result.model}: {line}", soft_wrap=True, markup=False)
     verdict = "can be exported to" if result.accepted else "is refused by"
     console.print(f"{result.model} {verdict} {result.target} ({result.device})", soft_wrap=True, markup=False)

@@ -9,7 +9,7 @@ from importlib.metadata import version as version_of
 from pathlib import Path
 from typing import Any
 
-from sanderling.core.errors import EngineError, NotMetError, OptionError, OutputError
+from sanderling.core.errors import EngineError, ModelError, NotMetError, OptionError, OutputError
 from sanderling.core.files import replacing, require_folder, sha256_of
 from sanderling.core.progress import Progress, Silent
 from sanderling.model.package import MANIFEST, Package
@@ -57,7 +57,11 @@ def export(
         require_accepted(refused, found.name, f"variant '{identifier}'")
     with replacing(folder) as made:
         made.mkdir()
-        exported = found.export(ExportRequest(package, made.absolute(), device, variant, options, progress))
+        request = ExportRequest(package, made.absolute(), device, variant, options, progress)
+        try:
+            exported = found.export(request)
+        except (ModelError, EngineError) as error:
+            raise type(error)(f"export to {found.name} wrote nothing: {error}") from error
         _check_proofs(exported.proofs, found.name)
         rewrites = [refusal for refused in refusals.values() for refusal in refused]
         record = _record(exported, made, package, found, device, variants, options, rewrites)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sanderling.core.errors import OptionError, SanderlingError
+from sanderling.core.errors import ModelError, OptionError, SanderlingError
 from sanderling.core.precision import Precision
 from sanderling.core.progress import Event, Progress
 from sanderling.measure.golden import wrong_outputs
@@ -194,7 +194,10 @@ class _Export:
     def write(self, variant: Variant, rows: int, *, first: bool) -> tuple[ModelFile, list[Proof]]:
         """Write one file, read it back, and run it."""
         file = self.folder / (f"{variant.id}.ms" if first else f"{variant.id}.b{rows}.ms")
-        self._convert(variant, file, rows)
+        try:
+            self._convert(variant, file, rows)
+        except ModelError as error:
+            raise ModelError(f"variant '{variant.id}': {error}") from error
         model = read(file)
         proofs = list(self._read_back(variant, file, model))
         resizable = False
