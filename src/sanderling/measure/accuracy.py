@@ -14,9 +14,11 @@ from sanderling.core.progress import Progress
 from sanderling.core.statistics import CONFIDENCE, binomial_upper, mean_upper, paired_drop_upper, sqnr_db
 from sanderling.core.tensor import Array, Feeds, TensorSpec
 from sanderling.measure.average_precision import Matches, map_drop_upper, match, mean_average_precision
-from sanderling.measure.detection import Objects, detector_classes, read_detections
+from sanderling.measure.detection import Objects
 from sanderling.measure.samples import Samples
 from sanderling.model.manifest import Accuracy, Budget, Metric
+from sanderling.run.vision.detections import EVALUATION_RULES
+from sanderling.run.vision.reading import DetectionReader, no_detector
 
 Run = Callable[[Feeds], dict[str, Array]]
 _ELEMENT_BYTES = 4
@@ -62,8 +64,12 @@ class OutputRecord:
         samples: int,
         classify: bool,
         objects: Objects | None = None,
+        reader: DetectionReader | None = None,
     ) -> None:
-        """Add one call's outputs, which hold ``samples`` samples along their first axis; ``objects`` are theirs."""
+        """Add one call's outputs, which hold ``samples`` samples along their first axis.
+
+        With ``objects``, which are theirs, ``reader`` is what finds the detections that are matched with them.
+        """
         for name, expected in reference.items():
             x = expected.astype(np.float64).reshape(samples, -1)
             y = outputs[name].astype(np.float64).reshape(samples, -1)
@@ -73,8 +79,8 @@ class OutputRecord:
             self.cosines.setdefault(name, []).append(_row_cosines(x, y))
         if classify:
             self.predictions.append(_top1(next(iter(outputs.values()))))
-        if objects is not None:
-            self.matches.append(match(read_detections(next(iter(outputs.values()))), objects))
+        if objects is not None and reader is not None:
+            self.matches.append(match(reader.read(outputs, EVALUATION_RULES), objects))
 
     def predicted(self) -> npt.NDArray[np.int64]:
         """First class of every sample, shape (n,); −1 where an output was not finite."""
@@ -116,10 +122,11 @@ def compare_outputs(
     batch: int,
     classify: bool,
     progress: Progress,
+    reader: DetectionReader | None = None,
 ) -> dict[str, OutputRecord]:
     """Run FP32 and every variant over the samples, batch by batch, and compare; keyed as ``variants``.
 
-    Where the samples have objects, the outputs are a detector's, and its detections are matched with them.
+    Where the samples have objects, ``reader`` finds the detections that are matched with them.
     """
     records = {name: OutputRecord() for name in variants}
     done = 0
@@ -129,13 +136,19 @@ def compare_outputs(
         expected = reference(feeds)
         for name, run in variants.items():
             outputs = expected if run is reference else run(feeds)
-            records[name].add(expected, outputs, samples=count, classify=classify, objects=objects)
+            records[name].add(expected, outputs, samples=count, classify=classify, objects=objects, reader=reader)
         done += count
         progress.advance(count)
     return records
 
 
-def metric_for(budget: Budget | None, outputs: tuple[TensorSpec, ...], *, labelled: bool) -> Metric:
+def metric_for(
+    budget: Budget | None,
+    outputs: tuple[TensorSpec, ...],
+    *,
+    labelled: bool,
+    reader: DetectionReader | None = None,
+) -> Metric:
     """The metric that a model is judged by: the budget's, or what the data allows.
 
     Without labels a ``top1`` budget is held by agreement: top-1 cannot fall further than predictions change. Nothing
@@ -145,31 +158,33 @@ def metric_for(budget: Budget | None, outputs: tuple[TensorSpec, ...], *, labell
         budget: that was asked for.
         outputs: of the model.
         labelled: the evaluation data has labels (a classifier's) or objects (a detector's).
+        reader: of a detector's outputs; None for any other model.
 
     Raises:
         OptionError: the budget is in a metric that is for another kind of model, or that the data does not allow.
     """
     if budget is not None and budget.metric == "map":
-        _check_map_budget(budget, outputs, labelled=labelled)
+        _check_map_budget(budget, outputs, labelled=labelled, reader=reader)
         return "map"
+    if reader is not None and (budget is None or budget.metric == "cosine"):
+        return "map" if budget is None and labelled else "cosine"
     if classifier_classes(outputs) is None:
         if budget is not None and budget.metric != "cosine":
             raise OptionError(
                 f"budget {budget.metric}={budget.limit:g} is for classifiers with one float output (N, classes): the "
                 f"outputs are {'; '.join(map(str, outputs))}; give cosine=0.01"
             )
-        return "map" if budget is None and labelled and detector_classes(outputs) is not None else "cosine"
+        return "cosine"
     if budget is not None and budget.metric != "top1":
         return budget.metric
     return "top1" if labelled else "agreement"
 
 
-def _check_map_budget(budget: Budget, outputs: tuple[TensorSpec, ...], *, labelled: bool) -> None:
-    if detector_classes(outputs) is None:
-        raise OptionError(
-            f"budget map={budget.limit:g} is for detectors with one float output (N, 4 + classes, anchors): "
-            f"the outputs are {'; '.join(map(str, outputs))}"
-        )
+def _check_map_budget(
+    budget: Budget, outputs: tuple[TensorSpec, ...], *, labelled: bool, reader: DetectionReader | None
+) -> None:
+    if reader is None:
+        raise OptionError(f"budget map={budget.limit:g} is for detectors: {no_detector(outputs)}")
     if not labelled:
         raise OptionError(
             f"budget map={budget.limit:g} needs to know what is on the pictures: give --eval FILE.npz with the arrays "

@@ -241,6 +241,7 @@ def _manifest(
         outputs=piece.outputs,
         preprocessing=piece.material.preprocessing,
         labels=piece.material.labels,
+        detection=piece.material.reader.spec if piece.material.reader is not None else None,
         variants=variants,
         chosen=chosen,
         budget=budget,
@@ -284,8 +285,9 @@ def _plain_options(options: BuildOptions) -> dict[str, Any]:
             plain[key] = value.name
     plain["source"] = Path(options.source).name
     plain["labels"] = Path(options.labels).name if options.labels else None
-    if options.preprocess and not options.preprocess.lstrip().startswith("{"):
-        plain["preprocess"] = Path(options.preprocess).name
+    for key, text in (("preprocess", options.preprocess), ("detection", options.detection)):
+        if text and not text.lstrip().startswith("{"):
+            plain[key] = Path(text).name
     plain["inputs"] = [str(spec) for spec in options.inputs]
     plain["budget"] = f"{options.budget.metric}={options.budget.limit:g}" if options.budget else None
     return plain

@@ -149,6 +149,7 @@ def _accuracy(
         batch=evaluation_batch(reference.inputs),
         classify=classifier_classes(reference.outputs) is not None,
         progress=progress,
+        reader=material.reader,
     )
     labels = material.evaluation.labels
     accuracies = {
