@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from sanderling.core.precision import Precision
 from sanderling.core.tensor import TensorSpec
 from sanderling.model.detection import DetectionSpec
+from sanderling.model.learning import LearningSpec
 from sanderling.model.plan import OptimizationName, Plan
 from sanderling.model.preprocessing import Preprocessing
 from sanderling.model.text import EmbeddingSpec, TextSpec
@@ -142,6 +143,7 @@ class Manifest(_Record):
         embedding: how texts are embedded; None for a model that embeds none.
         detection: how a detector's outputs are read; None for any other model, and in packages that were built before
             it was kept.
+        learning: what can be trained; None in packages that only infer.
     """
 
     schema_version: Literal[1] = 1
@@ -160,6 +162,7 @@ class Manifest(_Record):
     text: TextSpec | None = None
     embedding: EmbeddingSpec | None = None
     detection: DetectionSpec | None = None
+    learning: LearningSpec | None = None
     files: dict[str, FileEntry]
 
     def variant(self, identifier: str) -> Variant | None:

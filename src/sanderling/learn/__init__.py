@@ -1,0 +1,1 @@
+"""Training on the device: plain ONNX graphs that a stock engine executes, without torch."""
