@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -14,6 +15,7 @@ from sanderling.core.progress import Progress
 from sanderling.core.statistics import CONFIDENCE, binomial_upper, mean_upper, paired_drop_upper, sqnr_db
 from sanderling.core.tensor import Array, Feeds, TensorSpec
 from sanderling.measure.average_precision import Matches, map_drop_upper, match, mean_average_precision
+from sanderling.measure.confusion import Confusion, counted, of_labels, of_objects
 from sanderling.measure.detection import Objects
 from sanderling.measure.samples import Samples
 from sanderling.model.manifest import Accuracy, Budget, Metric
@@ -25,6 +27,7 @@ _ELEMENT_BYTES = 4
 _BATCH_BYTES = 1 << 20
 _LARGEST_BATCH = 64
 _NEGLIGIBLE = 0.01
+_TOP = 5
 
 
 def classifier_classes(outputs: tuple[TensorSpec, ...]) -> int | None:
@@ -50,8 +53,9 @@ def evaluation_batch(inputs: Sequence[TensorSpec]) -> int:
 class OutputRecord:
     """What one variant gave for every sample, compared row by row with FP32."""
 
-    predictions: list[npt.NDArray[np.int64]] = field(default_factory=list)
+    ranked: list[npt.NDArray[np.int64]] = field(default_factory=list)
     matches: list[Matches] = field(default_factory=list)
+    confused: Counter[tuple[int, int]] = field(default_factory=Counter)
     cosines: dict[str, list[npt.NDArray[np.float64]]] = field(default_factory=dict)
     signals: dict[str, list[npt.NDArray[np.float64]]] = field(default_factory=dict)
     noises: dict[str, list[npt.NDArray[np.float64]]] = field(default_factory=dict)
@@ -78,13 +82,33 @@ class OutputRecord:
             self.noises.setdefault(name, []).append(noise)
             self.cosines.setdefault(name, []).append(_row_cosines(x, y))
         if classify:
-            self.predictions.append(_top1(next(iter(outputs.values()))))
+            self.ranked.append(_best_classes(next(iter(outputs.values()))))
         if objects is not None and reader is not None:
-            self.matches.append(match(reader.read(outputs, EVALUATION_RULES), objects))
+            found = reader.read(outputs, EVALUATION_RULES)
+            self.matches.append(match(found, objects))
+            self.confused += of_objects(found, objects)
 
     def predicted(self) -> npt.NDArray[np.int64]:
         """First class of every sample, shape (n,); −1 where an output was not finite."""
-        return np.concatenate(self.predictions)
+        return self.best_classes()[:, 0]
+
+    def best_classes(self) -> npt.NDArray[np.int64]:
+        """The likeliest classes of every sample, best first, shape (n, 5 or fewer); −1 where an output was not finite."""
+        return np.concatenate(self.ranked)
+
+    def confusion(self, labels: npt.NDArray[np.int64] | None) -> Confusion | None:
+        """What was taken for what; None without labels or objects."""
+        if self.matches:
+            return counted(self.confused)
+        return of_labels(labels, self.predicted()) if labels is not None and self.ranked else None
+
+    def other_metrics(self, labels: npt.NDArray[np.int64] | None) -> dict[str, float]:
+        """In percent: ``map50`` with objects, ``top5`` with labels of more than five classes."""
+        if self.matches:
+            return {"map50": mean_average_precision(Matches.joined(self.matches), thresholds=slice(0, 1))}
+        if labels is None or not self.ranked or self.best_classes().shape[1] < _TOP:
+            return {}
+        return {f"top{_TOP}": 100.0 * float((self.best_classes() == labels[:, None]).any(axis=1).mean())}
 
     def sample_cosines(self, name: str) -> npt.NDArray[np.float64]:
         """Cosine of one output for each sample, shape (n,).
@@ -222,6 +246,7 @@ def judge(
         sqnr_db=record.sqnr_db(),
         cosine=record.mean_cosine(),
         confidence=confidence,
+        also=record.other_metrics(labels),
     )
 
 
@@ -291,7 +316,8 @@ def _row_cosines(x: npt.NDArray[np.float64], y: npt.NDArray[np.float64]) -> npt.
     return clipped
 
 
-def _top1(scores: Array) -> npt.NDArray[np.int64]:
-    """First class of each row; −1 where a score is not finite, which agrees with nothing and is never right."""
-    best = scores.argmax(axis=1).astype(np.int64)
-    return np.where(np.isfinite(scores).all(axis=1), best, -1)
+def _best_classes(scores: Array) -> npt.NDArray[np.int64]:
+    """First classes of each row; −1 where a score is not finite, which agrees with nothing and is never right."""
+    first = scores.argmax(axis=1)[:, None].astype(np.int64)
+    best = np.argsort(-scores, axis=1, kind="stable")[:, :_TOP].astype(np.int64) if scores.shape[1] > _TOP else first
+    return np.where(np.isfinite(scores).all(axis=1)[:, None], best, -1)

@@ -56,6 +56,7 @@ class Accuracy(_Record):
             percent it is higher).
         drop_upper: upper confidence bound of ``drop``, of one variant by itself.
         confidence: of that bound; INT8 and mixed precision share what may go wrong, so that theirs is higher.
+        also: other metrics on the same data, percent: ``top5`` with labels, ``map50`` with boxes.
         samples: how many samples it was measured on.
         sqnr_db: per output, signal-to-quantisation-noise ratio against FP32; null where nothing differs.
         cosine: per output, cosine similarity with FP32, mean over the samples.
@@ -69,6 +70,7 @@ class Accuracy(_Record):
     sqnr_db: dict[str, float | None]
     cosine: dict[str, float]
     confidence: float = 0.95
+    also: dict[str, float] = {}
 
 
 class Variant(_Record):

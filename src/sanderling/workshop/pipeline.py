@@ -126,21 +126,24 @@ def _package(
     written = list(piece.variants)
     golden = proof.golden_vectors(folder, written, piece.material)
     levels = safe_levels(folder, _files(written), golden, recorder)
-    accuracies = proof.measure_accuracy(_files(written), levels, piece.material, options, recorder)
-    budget = options.budget or proof.default_budget(accuracies["fp32"])
+    judged = proof.measure_accuracy(_files(written), levels, piece.material, options, recorder)
+    budget = options.budget or proof.default_budget(judged["fp32"].accuracy)
     search = None
-    if piece.quantized is not None and (point or not within_budget(accuracies["int8"], budget)):
+    if piece.quantized is not None and (point or not within_budget(judged["int8"].accuracy, budget)):
         search, mixed = _mixed(folder, piece, point, budget, options, recorder)
         if mixed is not None:
             written.append(mixed)
             golden = proof.golden_vectors(folder, written, piece.material)
             levels |= safe_levels(folder, _files([mixed]), golden, recorder)
             pair = _files([written[0], mixed])
-            accuracies["mixed"] = proof.measure_accuracy(pair, levels, piece.material, options, recorder)["mixed"]
+            judged["mixed"] = proof.measure_accuracy(pair, levels, piece.material, options, recorder)["mixed"]
     timings, memory = proof.measure_performance(_files(written), levels, piece.material, options, recorder)
     measured = {
         variant.id: VariantEvidence(
-            accuracy=accuracies[variant.id], latency=timings[variant.id], memory_bytes=memory[variant.id]
+            accuracy=judged[variant.id].accuracy,
+            latency=timings[variant.id],
+            memory_bytes=memory[variant.id],
+            confusion=judged[variant.id].confusion,
         )
         for variant in written
     }

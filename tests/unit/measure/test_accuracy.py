@@ -17,9 +17,9 @@ from sanderling.measure.accuracy import (
 )
 from sanderling.measure.average_precision import Matches, map_drop_upper
 from sanderling.measure.detection import Objects
-from sanderling.run.vision.reading import find_reader
 from sanderling.measure.samples import Samples
 from sanderling.model.manifest import Accuracy, Budget
+from sanderling.run.vision.reading import find_reader
 
 
 def scores_for(*classes: int, count: int = 4) -> np.ndarray:
@@ -174,7 +174,7 @@ def test_comparison_runs_every_sample_once_and_the_reference_only_once():
     assert calls == {"fp32": [4, 4, 2], "int8": [4, 4, 2]}
     assert records["fp32"].sqnr_db() == {"y": None}
     assert np.concatenate(records["int8"].noises["y"]).sum() == pytest.approx(10 * 2 * 0.25)
-    assert len(np.concatenate(records["int8"].predictions)) == 10
+    assert len(records["int8"].predicted()) == 10
 
 
 def detector_output(*boxes: tuple[float, float, float, float, float, float], anchors: int = 20) -> np.ndarray:

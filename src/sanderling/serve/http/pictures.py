@@ -57,11 +57,11 @@ class _Pictures:
         """Objects and their boxes; ``model``, ``version`` and ``score`` are in the query."""
         least = _number(request, "score", _LEAST_SCORE, least=0, most=1)
         model = self._find(request, check_detector, "detector")
-        preprocessing = check_pictures(model.session.manifest)
-        model, outputs = await self._run(model, await request.body())
-        found = best_detections(model.session.manifest, outputs, least=least)
-        size = {"width": preprocessing.width, "height": preprocessing.height}
-        return _answer(model, {"objects": [each.model_dump() for each in found], "boxes_in": size})
+        rules = DetectionRules(least_score=least, most_overlap=overlap)
+        model, outputs, placement = await self._run(model, await request.body())
+        found = best_detections(model.session.manifest, outputs, placement, rules)
+        size = {"width": placement.source_width, "height": placement.source_height}
+        return _answer(model, {"objects": [each.model_dump(exclude_none=True) for each in found], "boxes_in": size})
 
     def _find(self, request: Request, check: Callable[[Manifest], None], kind: str) -> ServedModel:
         """The model that the query names, or the only one that can."""
