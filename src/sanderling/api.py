@@ -147,8 +147,8 @@ def build(
         layers_float: number of blocks in float of that point.
         preprocess: ``imagenet``, ``unit``, JSON or a file of it.
         labels: a file with one class a line, or ``imagenet``.
-        detection: a family of detectors, such as ``yolox``, JSON of how the outputs are read, or a file of it; where the
-            outputs' shapes do not show it.
+        detection: a family of detectors, such as ``yolox``, JSON of how the outputs are read, or a file of it; needed
+            where the outputs' shapes do not show it.
         trust_pickle: allow a pickled module, which runs code from its file.
         task: ``embeddings`` for a model of sentences, whose package holds its tokenizer.
         tokenizer: ``tokenizer.json`` of that model.

@@ -93,7 +93,7 @@ class OutputRecord:
         return self.best_classes()[:, 0]
 
     def best_classes(self) -> npt.NDArray[np.int64]:
-        """The likeliest classes of every sample, best first, shape (n, 5 or fewer); −1 where an output was not finite."""
+        """The likeliest classes of every sample, best first, shape (n, 1 or 5); −1 where an output was not finite."""
         return np.concatenate(self.ranked)
 
     def confusion(self, labels: npt.NDArray[np.int64] | None) -> Confusion | None:

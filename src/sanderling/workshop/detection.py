@@ -1,4 +1,4 @@
-"""Find out how a detector's outputs are read: from what the user says, their shapes, and the values they really have."""
+"""Find out how a detector's outputs are read: from what the user says, their shapes, and the values they have."""
 
 from __future__ import annotations
 
@@ -135,8 +135,8 @@ def _order(reader: DetectionReader, sides: Array) -> _Change:
         return {}
     if float((sides[:, 2:] < 0).mean()) > _FEW:
         raise OptionError(
-            f"detection: {turned:.0%} of the boxes have a right edge before the left one, and negative sides: they look "
-            "like offsets from prior boxes; list these with --detection "
+            f"detection: {turned:.0%} of the boxes have a right edge before the left one, and negative sides: they "
+            "look like offsets from prior boxes; list these with --detection "
             '\'{"head": "ssd", "priors": {"strides": […], "sizes": […]}}\''
         )
     return {"boxes": ("cxcywh", f"{turned:.0%} of them have a right edge before the left one")}

@@ -309,4 +309,4 @@ def test_only_the_classes_that_are_confused_most_have_a_cell():
     cells = tuple((number, (number + 1) % 60, 60 - number) for number in range(60))
     chart = confusion_chart(Confusion(cells=cells), None)
     assert chart.count("<rect") == MOST_CLASSES**2
-    assert "class 0, taken for class 1: 60 of 60" in chart
+    assert "class 1, taken for class 2: 59 of 59" in chart

@@ -11,7 +11,7 @@ from sanderling.tasks.vision.classification import (
     to_probabilities,
 )
 from sanderling.tasks.vision.detection import Detector, Found, best_detections, check_detector
-from sanderling.tasks.vision.pictures import check_pictures, picture_feeds
+from sanderling.tasks.vision.pictures import check_pictures, picture_feeds, placed_feeds
 
 __all__ = [
     "Classifier",
@@ -25,5 +25,6 @@ __all__ = [
     "check_pictures",
     "classify",
     "picture_feeds",
+    "placed_feeds",
     "to_probabilities",
 ]

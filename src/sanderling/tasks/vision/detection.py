@@ -17,9 +17,10 @@ from sanderling.core.progress import Progress
 from sanderling.core.tensor import Feeds
 from sanderling.model.manifest import Manifest
 from sanderling.run.session import Session
+from sanderling.run.vision.conveyor import Drop
 from sanderling.run.vision.detections import DetectionRules, Detections, Numbers
 from sanderling.run.vision.frames import Frame
-from sanderling.run.vision.pipeline import Drop, Outcome, Pipeline, Reader
+from sanderling.run.vision.pipeline import Outcome, Pipeline, Reader
 from sanderling.run.vision.placing import Placement
 from sanderling.run.vision.reading import DetectionReader, no_detector, reader_of
 from sanderling.run.vision.sources import Source, open_source
@@ -118,7 +119,7 @@ class Detector:
             draw: outcomes have the frame with its objects drawn on it.
             drop: ``newest`` drops frames that the device cannot keep up with, ``none`` waits.
             limit: frames at most.
-            progress: told what was skipped or dropped.
+            progress: told what was skipped.
 
         Raises:
             DataError: the source cannot be read.
@@ -130,8 +131,7 @@ class Detector:
                 if isinstance(target, str | Path)
                 else target
             )
-            pipeline = self.pipeline(source, track=track, draw=draw, drop=drop, limit=limit, progress=progress)
-            yield from pipeline
+            yield from self.pipeline(source, track=track, draw=draw, drop=drop, limit=limit)
 
     def pipeline(
         self,
@@ -141,7 +141,6 @@ class Detector:
         draw: bool = False,
         drop: Drop = "none",
         limit: int | None = None,
-        progress: Progress | None = None,
     ) -> Pipeline[tuple[Found, ...]]:
         """The pipeline of ``stream``, which tells its counters and latencies as well."""
         return Pipeline(
@@ -152,7 +151,6 @@ class Detector:
             draw=draw_found if draw else None,
             drop=drop,
             limit=limit,
-            progress=progress,
         )
 
     def _following(self) -> Reader[tuple[Found, ...]]:
@@ -205,7 +203,7 @@ def best_detections(
 
 
 def placed(found: Detections, placement: Placement) -> Detections:
-    """Detections in pixels of the model's input as such in pixels of the picture; those off the picture are left out."""
+    """Detections in pixels of the model's input as such in pixels of the picture; those off it are left out."""
     boxes = placement.to_source(found.boxes).astype(np.float64)
     quads = None
     if found.quads is not None:  # two corners have the form of a box

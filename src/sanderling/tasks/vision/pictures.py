@@ -10,12 +10,12 @@ from sanderling.core.errors import OptionError
 from sanderling.core.tensor import Array
 from sanderling.model.manifest import Manifest
 from sanderling.model.preprocessing import Preprocessing
-from sanderling.run.pictures import read_picture
+from sanderling.run.pictures import read_frame, read_picture
 from sanderling.run.session import Session, load
 from sanderling.run.vision.frames import Frame, frame_of
 from sanderling.run.vision.placing import Placement
 from sanderling.run.vision.sources import open_source
-from sanderling.run.vision.transforms import Transform
+from sanderling.run.vision.transforms import Transform, transform
 
 Picture = str | Path | Frame | Array
 """A file, a frame, or uint8 pixels: (H, W, 3) in RGB order or (H, W) grey."""
@@ -57,6 +57,17 @@ def to_frame(picture: Picture) -> Frame:
         with open_source(picture) as source:
             return next(iter(source))
     return frame_of(picture, "gray" if picture.ndim == 2 else "rgb")
+
+
+def placed_feeds(manifest: Manifest, picture: Path | BinaryIO) -> tuple[dict[str, Array], Placement]:
+    """A picture as the model's input, and where its pixels lie in it.
+
+    Raises:
+        OptionError: the package takes no pictures.
+        DataError: the picture cannot be read.
+    """
+    tensor, placement = transform(read_frame(picture), check_pictures(manifest))
+    return {manifest.inputs[0].name: tensor}, placement
 
 
 class PictureModel:

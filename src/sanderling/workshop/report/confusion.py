@@ -25,10 +25,10 @@ def confusion_chart(confusion: Confusion, labels: Sequence[str] | None) -> str:
     left = 30 + _LETTER * max(map(len, names))
     side = min((WIDTH - left - 10) / len(classes), 40)
     top = 30.0
+    middle = side * len(classes) / 2
     parts = [
-        f'<text class="axis" x="{left + side * len(classes) / 2:.0f}" y="16" text-anchor="middle">given</text>',
-        f'<text class="axis" x="12" y="{top + side * len(classes) / 2:.0f}" text-anchor="middle" '
-        f'transform="rotate(-90 12 {top + side * len(classes) / 2:.0f})">right</text>',
+        f'<text class="axis" x="{left + middle:.0f}" y="16" text-anchor="middle">given</text>',
+        _turned("right", 12, top + middle, 90, "middle"),
     ]
     for row, name in enumerate(names):
         y = top + side * row
@@ -43,11 +43,13 @@ def confusion_chart(confusion: Confusion, labels: Sequence[str] | None) -> str:
     longest = max(map(len, names))
     for column, name in enumerate(names):
         x = left + side * (column + 0.5)
-        parts.append(
-            f'<text class="axis" x="{x:.1f}" y="{floor + 8:.1f}" text-anchor="end" '
-            f'transform="rotate(-60 {x:.1f} {floor + 8:.1f})" dy="4">{escape(name)}</text>'
-        )
+        parts.append(_turned(name, x, floor + 12, 60, "end"))
     return svg(round(floor + 24 + _LETTER * longest * 0.9), parts, "What is taken for what")
+
+
+def _turned(text: str, x: float, y: float, degrees: int, anchor: str) -> str:
+    place = f'x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" transform="rotate(-{degrees} {x:.1f} {y:.1f})"'
+    return f'<text class="axis" {place}>{escape(text)}</text>'
 
 
 def _name(number: int, labels: Sequence[str] | None) -> str:
@@ -64,7 +66,6 @@ def _cell(x: float, y: float, side: float, share: float, count: int, is_right: b
         if count and side >= _NUMBERED_CELL
         else ""
     )
-    return (
-        f'<g class="{kind}"><title>{escape(tip)}</title><rect x="{x + 0.5:.1f}" y="{y + 0.5:.1f}" width="{side - 1:.1f}" '
-        f'height="{side - 1:.1f}" fill-opacity="{0.04 + 0.7 * share:.2f}"/>{number}</g>'
-    )
+    place = f'x="{x + 0.5:.1f}" y="{y + 0.5:.1f}" width="{side - 1:.1f}" height="{side - 1:.1f}"'
+    opacity = f'fill-opacity="{0.04 + 0.7 * share:.2f}"'
+    return f'<g class="{kind}"><title>{escape(tip)}</title><rect {place} {opacity}/>{number}</g>'

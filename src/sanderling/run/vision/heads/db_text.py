@@ -1,8 +1,8 @@
 """Lines of text by differentiable binarisation: a map of probabilities whose regions are turned boxes.
 
 Source: Liao et al. 2020, "Real-time Scene Text Detection with Differentiable Binarization", section 3.5, with boxes of
-four corners: a region's smallest turned rectangle grows by area * growth / circumference on every side. To offset it as a
-polygon and take the smallest rectangle around the result, as the published code does, gives the same rectangle.
+four corners: a region's smallest turned rectangle grows by area * growth / circumference on every side. To offset it as
+a polygon and take the smallest rectangle around the result, as the published code does, gives the same rectangle.
 """
 
 from __future__ import annotations
