@@ -12,6 +12,7 @@ from sanderling.core.json_text import json_object
 from sanderling.core.tensor import TensorSpec
 
 ColorOrder = Literal["rgb", "bgr", "gray"]
+Interpolation = Literal["nearest", "bilinear", "bicubic", "area"]
 
 
 class Preprocessing(BaseModel):
@@ -45,7 +46,7 @@ class Preprocessing(BaseModel):
     resize_to: int | None = Field(default=None, gt=0, le=16_384)
     pad: int = Field(default=114, ge=0, le=255)
     anchor: Literal["center", "top-left"] = "center"
-    interpolation: Literal["nearest", "bilinear", "bicubic", "area"] = "bilinear"
+    interpolation: Interpolation = "bilinear"
     antialias: bool = True
     layout: Literal["NCHW", "NHWC"] = "NCHW"
     scale: float = Field(default=1 / 255, gt=0)

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from sanderling.core.errors import DataError
 from sanderling.core.tensor import Array
+from sanderling.model.colors import DEFAULT_STANDARD, VIDEO_STANDARDS
 
 PixelFormat = Literal["rgb", "bgr", "rgba", "gray", "nv12", "nv21", "i420"]
 PIXEL_FORMATS: tuple[PixelFormat, ...] = get_args(PixelFormat)
@@ -32,6 +33,8 @@ class Frame:
         timestamp_s: when it was captured, by ``time.monotonic`` for a live source, otherwise its place in the video.
         index: its number in the source, from 0; frames that were dropped are counted.
         name: the file that it is from, or empty.
+        standard: of the colours of a 4:2:0 format, one of ``model.colors.VIDEO_STANDARDS``.
+        reduction: how many pixels of its file are one of its own, along each side; above 1 for enormous pictures.
     """
 
     pixels: npt.NDArray[np.uint8]
@@ -41,6 +44,8 @@ class Frame:
     timestamp_s: float = 0.0
     index: int = 0
     name: str = ""
+    standard: str = DEFAULT_STANDARD
+    reduction: int = 1
 
 
 def frame_of(
@@ -52,6 +57,7 @@ def frame_of(
     timestamp_s: float = 0.0,
     index: int = 0,
     name: str = "",
+    standard: str = DEFAULT_STANDARD,
 ) -> Frame:
     """Check pixels and name what they are; nothing is copied.
 
@@ -63,19 +69,22 @@ def frame_of(
         timestamp_s: see ``Frame``.
         index: see ``Frame``.
         name: see ``Frame``.
+        standard: see ``Frame``.
 
     Raises:
-        DataError: an unknown format, another dtype or shape, no pixels, or an odd size of a 4:2:0 format.
+        DataError: an unknown format or standard, another dtype or shape, no pixels, or an odd size of a 4:2:0 format.
     """
     if pixel_format not in PIXEL_FORMATS:
         raise DataError(f"pixel format is '{pixel_format}': expected one of {', '.join(PIXEL_FORMATS)}")
+    if standard not in VIDEO_STANDARDS:
+        raise DataError(f"video standard is '{standard}': expected one of {', '.join(VIDEO_STANDARDS)}")
     array = np.frombuffer(pixels, np.uint8) if isinstance(pixels, bytes | bytearray | memoryview) else pixels
     if array.dtype != np.uint8:
         raise DataError(f"{pixel_format} picture is {array.dtype}{list(array.shape)}: expected uint8")
     if array.ndim == 1:
         array = _in_rows(array, pixel_format, width, height)
     height, width = _size(array, pixel_format)
-    return Frame(array, pixel_format, width, height, timestamp_s, index, name)
+    return Frame(array, pixel_format, width, height, timestamp_s, index, name, standard)
 
 
 def _in_rows(array: Array, pixel_format: PixelFormat, width: int | None, height: int | None) -> Array:
