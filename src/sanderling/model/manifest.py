@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from sanderling.core.precision import Precision
 from sanderling.core.tensor import TensorSpec
+from sanderling.model.multimodal import MultimodalSpec
 from sanderling.model.plan import OptimizationName, Plan
 from sanderling.model.preprocessing import Preprocessing
 from sanderling.model.text import EmbeddingSpec, TextSpec
@@ -139,6 +140,7 @@ class Manifest(_Record):
         plans: by fingerprint of a kind of device, what was measured to be best there.
         text: what a language model reads and writes; None for any other model.
         embedding: how texts are embedded; None for a model that embeds none.
+        multimodal: the branches of a model that has several; None for any other.
     """
 
     schema_version: Literal[1] = 1
@@ -156,6 +158,7 @@ class Manifest(_Record):
     plans: dict[str, Plan] = {}
     text: TextSpec | None = None
     embedding: EmbeddingSpec | None = None
+    multimodal: MultimodalSpec | None = None
     files: dict[str, FileEntry]
 
     def variant(self, identifier: str) -> Variant | None:

@@ -22,13 +22,16 @@ _PIXEL_LIMIT = 100_000_000
 _MODES = {"rgb": "RGB", "bgr": "RGB", "gray": "L"}
 
 
-def read_picture(path: Path | BinaryIO, preprocessing: Preprocessing) -> npt.NDArray[np.float32]:
+def read_picture(
+    path: Path | BinaryIO, preprocessing: Preprocessing, *, name: str = "the picture"
+) -> npt.NDArray[np.float32]:
     """Read a picture and preprocess it.
 
     Args:
         path: of a file, or its bytes as a stream: JPEG, PNG, WebP, BMP, TIFF, or GIF (its first frame); EXIF
             orientation is applied.
         preprocessing: what the model expects.
+        name: of bytes, for messages.
 
     Returns:
         float32, shape ``preprocessing.shape``.
@@ -36,17 +39,19 @@ def read_picture(path: Path | BinaryIO, preprocessing: Preprocessing) -> npt.NDA
     Raises:
         DataError: the file is missing, no picture, cut short, or has more than 100 million pixels.
     """
-    return normalize(read_pixels(path, preprocessing)[None], preprocessing)
+    return normalize(read_pixels(path, preprocessing, name=name)[None], preprocessing)
 
 
-def read_pixels(path: Path | BinaryIO, preprocessing: Preprocessing) -> npt.NDArray[np.uint8]:
+def read_pixels(
+    path: Path | BinaryIO, preprocessing: Preprocessing, *, name: str = "the picture"
+) -> npt.NDArray[np.uint8]:
     """Read a picture, resize and crop it; see ``read_picture``.
 
     Returns:
         uint8, shape (H, W, C), in the model's colour order.
     """
     image_module, ops = _pillow()
-    name = path if isinstance(path, Path) else "the picture"
+    name = str(path) if isinstance(path, Path) else name
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", image_module.DecompressionBombWarning)
