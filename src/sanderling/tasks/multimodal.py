@@ -19,7 +19,7 @@ from sanderling.run.branches import Branches
 from sanderling.run.features import Content, digest_of
 from sanderling.run.pictures import read_picture
 from sanderling.run.session import Session
-from sanderling.run.text.wording import Wording
+from sanderling.run.text.inputs import TextInputs
 from sanderling.tasks.vision import Label, best_labels
 
 _TOGETHER = 256  # questions that are asked in one go
@@ -124,7 +124,7 @@ class Reading:
         text = spec.leaf("text")
         assert text.tokenizer is not None
         tokenizer = package.file(text.tokenizer.file)
-        self._wording = Wording(text.tokenizer, tokenizer, branches.sessions[text.name].inputs)
+        self._text_inputs = TextInputs(text.tokenizer, tokenizer, branches.sessions[text.name].inputs)
 
     def picture(self, picture: Path | bytes) -> Content:
         """A picture as content, known by the bytes of its file; it is decoded only where its branch must run.
@@ -144,12 +144,12 @@ class Reading:
             DataError: it has no word that the model knows.
             ContextError: it is too long.
         """
-        ids = self._wording.ids(text)
-        return Content(digest_of(repr(ids).encode()), lambda: self._wording.feeds(ids))
+        ids = self._text_inputs.ids(text)
+        return Content(digest_of(repr(ids).encode()), lambda: self._text_inputs.feeds(ids))
 
     def unknown_words(self, text: str) -> tuple[str, ...]:
-        """As of ``Wording``."""
-        return self._wording.unknown_words(text)
+        """As of ``TextInputs``."""
+        return self._text_inputs.unknown_words(text)
 
 
 def check_task(manifest: Manifest, task: str) -> None:

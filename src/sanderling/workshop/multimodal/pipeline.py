@@ -33,7 +33,7 @@ from sanderling.model.preprocessing import parse_preprocessing
 from sanderling.run.branches import Branches
 from sanderling.run.engines import DEFAULT_ENGINE
 from sanderling.run.features import digest_of
-from sanderling.run.text.wording import Wording, check_text_inputs
+from sanderling.run.text.inputs import TextInputs, check_text_inputs
 from sanderling.workshop.export.source import Exported
 from sanderling.workshop.material import Material, random_samples
 from sanderling.workshop.multimodal import joint as choosing
@@ -186,11 +186,11 @@ class _Build:
             longest = inputs[0].concrete_shape()[1]
             check_text_inputs(inputs, longest)
             tokenizer = write_tokenizer(branch, longest, self._folder, f"{branch.name}.tokenizer.json")
-            wording = Wording(tokenizer, self._folder / tokenizer.file, inputs)
-            read = partial(text_samples, wording=wording)
+            reader = TextInputs(tokenizer, self._folder / tokenizer.file, inputs)
+            read = partial(text_samples, reader=reader)
             for asked in data.values():
                 if asked is not None:
-                    known_texts(asked, wording, self._recorder)
+                    known_texts(asked, reader, self._recorder)
         self._recorder.stage(f"read data of {branch.name}")
         for name, asked in data.items():
             if asked is not None:
