@@ -115,6 +115,7 @@ def build(
     layers_float: int | None = None,
     preprocess: str | None = None,
     labels: str | None = None,
+    detection: str | None = None,
     trust_pickle: bool = False,
     task: str | None = None,
     tokenizer: str | Path | None = None,
@@ -146,6 +147,8 @@ def build(
         layers_float: number of blocks in float of that point.
         preprocess: ``imagenet``, ``unit``, JSON or a file of it.
         labels: a file with one class a line, or ``imagenet``.
+        detection: a family of detectors, such as ``yolox``, JSON of how the outputs are read, or a file of it; needed
+            where the outputs' shapes do not show it.
         trust_pickle: allow a pickled module, which runs code from its file.
         task: ``embeddings`` for a model of sentences, whose package holds its tokenizer.
         tokenizer: ``tokenizer.json`` of that model.
@@ -180,6 +183,7 @@ def build(
         layers_float=layers_float,
         preprocess=preprocess,
         labels=labels,
+        detection=detection,
         trust_pickle=trust_pickle,
         task=task,
         tokenizer=Path(tokenizer) if tokenizer else None,

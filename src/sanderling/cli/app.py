@@ -105,6 +105,10 @@ def build(
     ] = None,
     preprocess: Annotated[str | None, typer.Option(help="imagenet, unit, JSON, or a file of it.")] = None,
     labels: Annotated[str | None, typer.Option(help="File with one class a line, or imagenet.")] = None,
+    detection: Annotated[
+        str | None,
+        typer.Option(help="How a detector's outputs are read: yolox, another family, JSON, or a file of it."),
+    ] = None,
     trust_pickle: Annotated[
         bool, typer.Option("--trust-pickle", help="Load a pickled module: it runs its code.")
     ] = False,
@@ -137,6 +141,7 @@ def build(
                 "--layers-float": layers_float,
                 "--preprocess": preprocess,
                 "--labels": labels,
+                "--detection": detection,
                 "--trust-pickle": trust_pickle,
                 "--float-embeddings": float_embeddings,
                 "--tokenizer": tokenizer,
@@ -180,6 +185,7 @@ def build(
                 layers_float=layers_float,
                 preprocess=preprocess,
                 labels=labels,
+                detection=detection,
                 trust_pickle=trust_pickle,
                 task=task,
                 tokenizer=tokenizer,

@@ -34,6 +34,7 @@ from sanderling.run.engines import engine
 from sanderling.run.engines.base import Optimization
 from sanderling.run.isolated import Worker
 from sanderling.run.placing import default_options
+from sanderling.run.vision.reading import reader_of
 
 _PLAN_PASSES, _PLAN_REPEATS = 3, 15
 _STILL_BEST = 1.1
@@ -179,7 +180,8 @@ def _accuracy(
     if samples.labels is not None and classes is None:
         raise DataError(f"{source} has labels, but the package's model is no classifier")
     check_labels(samples, classes or 0)
-    check_objects(samples.objects, manifest.outputs)
+    reader = reader_of(manifest)
+    check_objects(samples.objects, manifest.outputs, reader)
     executables = {
         variant.id: engine(variant.engines[0]).load(
             package.file(variant.file), default_options(variant, threads=threads)
@@ -191,11 +193,17 @@ def _accuracy(
     runs = {name: executable.run for name, executable in executables.items()}
     batch = evaluation_batch(manifest.inputs)
     records = compare_outputs(
-        runs[reference], runs, samples, batch=batch, classify=classes is not None, progress=progress
+        runs[reference],
+        runs,
+        samples,
+        batch=batch,
+        classify=classes is not None,
+        progress=progress,
+        reader=reader,
     )
     for executable in executables.values():
         executable.close()
-    metric = metric_for(manifest.budget, manifest.outputs, labelled=samples.labelled)
+    metric = metric_for(manifest.budget, manifest.outputs, labelled=samples.labelled, reader=reader)
     confidence = {
         variant.id: variant.accuracy.confidence if variant.accuracy else CONFIDENCE for variant in manifest.variants
     }

@@ -121,7 +121,7 @@ def parse_detection(text: str) -> DetectionSpec:
     Raises:
         OptionError: the text is none of these, or a key or value is unknown.
     """
-    fields = {"head": text} if text in HEAD_NAMES else _json_fields(text)
+    fields = _fields(text)
     head = fields.pop("head", None)
     if head not in HEAD_NAMES:
         raise OptionError(f"detection: head is {head!r}: available are {', '.join(HEAD_NAMES)}")
@@ -134,7 +134,14 @@ def parse_detection(text: str) -> DetectionSpec:
         raise OptionError(f"detection: {place}: {detail['msg']}; known keys are {known}") from error
 
 
-def _json_fields(text: str) -> dict[str, Any]:
+def written_fields(text: str) -> frozenset[str]:
+    """The fields that such a text gives itself; the others are the family's."""
+    return frozenset(_fields(text))
+
+
+def _fields(text: str) -> dict[str, Any]:
+    if text in HEAD_NAMES:
+        return {"head": text}
     source = text
     if not text.lstrip().startswith("{"):
         try:

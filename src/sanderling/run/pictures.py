@@ -56,14 +56,14 @@ def read_pixels(path: Path | BinaryIO, preprocessing: Preprocessing) -> npt.NDAr
         return _fitted(_pillow()[1].exif_transpose(image), preprocessing)
 
 
-def read_frame(path: Path, *, index: int = 0) -> Frame:
+def read_frame(path: Path | BinaryIO, *, index: int = 0) -> Frame:
     """Read a picture as it is, upright; of an animation the first frame.
 
     A JPEG of more than 100 million pixels is decoded at a half, a quarter or an eighth of its size, which takes no more
     memory than one within the limit: ``Frame.reduction`` says so.
 
     Args:
-        path: of the file.
+        path: of the file, or its bytes as a stream.
         index: of the frame.
 
     Raises:
@@ -127,7 +127,7 @@ def _too_large(image: Image.Image) -> str:
     return f"{image.width}×{image.height} pixels: at most {PIXEL_LIMIT:,} are read"
 
 
-def _reduce(path: Path, image: Any) -> int:  # noqa: ANN401 - a Pillow file, whose ``draft`` its stubs do not know
+def _reduce(path: Path | BinaryIO, image: Any) -> int:  # noqa: ANN401 - a Pillow file, whose ``draft`` its stubs do not know
     """Have a large JPEG decoded in a smaller size; returns by how much each side is shorter."""
     width, height = image.size
     if width * height <= PIXEL_LIMIT:
@@ -139,10 +139,10 @@ def _reduce(path: Path, image: Any) -> int:  # noqa: ANN401 - a Pillow file, who
             image.draft(image.mode, (-(-width // reduction), -(-height // reduction)))
             if image.width * image.height <= PIXEL_LIMIT:
                 return reduction
-    raise DataError(f"{path} has {_too_large(image)} (of a baseline JPEG {PIXEL_LIMIT * _REDUCTIONS[-1] ** 2:,})")
+    raise DataError(f"{_name(path)} has {_too_large(image)} (of a baseline JPEG {PIXEL_LIMIT * _REDUCTIONS[-1] ** 2:,})")
 
 
-def _frame(image: Image.Image, path: Path, index: int, *, timestamp_s: float = 0.0, reduction: int = 1) -> Frame:
+def _frame(image: Image.Image, path: Path | BinaryIO, index: int, *, timestamp_s: float = 0.0, reduction: int = 1) -> Frame:
     gray = image.mode in ("L", "1", "LA", "I", "F") or image.mode.startswith("I;16")
     pixels = np.asarray(_converted(image, "L" if gray else "RGB"), dtype=np.uint8)
     return Frame(
@@ -152,7 +152,7 @@ def _frame(image: Image.Image, path: Path, index: int, *, timestamp_s: float = 0
         height=pixels.shape[0],
         timestamp_s=timestamp_s,
         index=index,
-        name=str(path),
+        name=str(path) if isinstance(path, Path) else "",
         reduction=reduction,
     )
 
