@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sanderling.cli import exporting
+from sanderling.cli import exporting, vision
 from sanderling.cli.output import ANSWER_IS_NO, print_result, reporting_errors
 from sanderling.cli.policy import policy
 from sanderling.cli.replaying import replay
@@ -520,6 +520,7 @@ app.command()(replay)
 app.command()(serve)
 app.command()(generate)
 app.command()(chat)
+app.command()(vision.classify)
 
 
 @app.command()
