@@ -22,6 +22,7 @@ from sanderling.run.session import load
 
 if TYPE_CHECKING:
     from sanderling.measure.remote.results import DeviceBench
+    from sanderling.workshop.multimodal.pipeline import MultimodalBuildResult
     from sanderling.workshop.pipeline import BuildResult
     from sanderling.workshop.targets.checking import CheckResult
     from sanderling.workshop.targets.exporting import ExportResult
@@ -34,6 +35,7 @@ __all__ = [
     "bench_on",
     "bench_text",
     "build",
+    "build_multimodal",
     "build_text",
     "check",
     "doctor",
@@ -234,6 +236,65 @@ def build_text(
         calibration=Path(calibration) if calibration else None,
         evaluation=Path(evaluation) if evaluation else None,
         threads=threads,
+    )
+    return run_build(options, progress)
+
+
+def build_multimodal(
+    source: str | Path,
+    output: str | Path,
+    *,
+    task: str,
+    weights: str | Path | None = None,
+    factory_arguments: Mapping[str, Any] | None = None,
+    precision: str | None = None,
+    budget: str | None = None,
+    calibration: str | Path | None = None,
+    evaluation: str | Path | None = None,
+    threads: int = 0,
+    repeats: int = 100,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> MultimodalBuildResult:
+    """Build a package of several branches: ``sanderling build --task visual-question-answering`` and the like.
+
+    Args:
+        source: ``package.module:factory`` that returns a ``sanderling.workshop.multimodal.BranchedModel``, or for
+            matching a Hugging Face folder of a CLIP or SigLIP.
+        output: ``NAME.sdl`` (a folder) or ``NAME.sdl.zip``.
+        task: ``visual-question-answering`` or ``image-text-matching``.
+        weights: checkpoint of a factory's branches; its keys begin with their names.
+        factory_arguments: keyword arguments of the factory.
+        precision: ``fp32`` or ``fp32,int8``; both by default.
+        budget: of the whole: ``top1=1`` or ``agreement=2``.
+        calibration: CSV with the columns picture, question (or text) and answer; INT8 needs it.
+        evaluation: another one; a quarter of the calibration pictures is held out without it.
+        threads: of each measured call; 0 means all usable cores.
+        repeats: timed calls of each variant.
+        seed: of everything random.
+        progress: told about stages, steps and events.
+
+    Raises:
+        InputError: source, options or data cannot be used; nothing is written.
+        UnavailableError: an extra is missing.
+    """
+    from sanderling.workshop.multimodal.options import MultimodalBuildOptions
+    from sanderling.workshop.multimodal.pipeline import build_multimodal as run_build
+    from sanderling.workshop.options import parse_budget
+
+    options = MultimodalBuildOptions(
+        source=str(source),
+        output=Path(output),
+        task=task,
+        weights=Path(weights) if weights else None,
+        factory_arguments=dict(factory_arguments or {}),
+        calibration=Path(calibration) if calibration else None,
+        evaluation=Path(evaluation) if evaluation else None,
+        budget=parse_budget(budget) if budget else None,
+        precisions=parse_precisions(precision or "fp32,int8"),
+        threads=threads,
+        repeats=repeats,
+        seed=seed,
     )
     return run_build(options, progress)
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sanderling.cli import exporting
+from sanderling.cli.multimodal import ask, match
 from sanderling.cli.output import ANSWER_IS_NO, print_result, reporting_errors
 from sanderling.cli.policy import policy
 from sanderling.cli.replaying import replay
@@ -114,7 +115,9 @@ def build(
     ] = False,
     task: Annotated[
         str | None,
-        typer.Option(help="text-generation: a language model; embeddings: a model of sentences, with --tokenizer."),
+        typer.Option(
+            help="text-generation, embeddings (with --tokenizer), visual-question-answering or image-text-matching."
+        ),
     ] = None,
     tokenizer: Annotated[Path | None, typer.Option(help="tokenizer.json of a model of sentences.")] = None,
     threads: Threads = 0,
@@ -163,8 +166,43 @@ def build(
         from sanderling.api import tune as run_tune
         from sanderling.cli.progress import RichProgress
         from sanderling.core.json_text import json_object
+        from sanderling.model.multimodal import TASKS
 
         _import_from_here()
+        if task in TASKS:
+            from sanderling.cli.multimodal import build_branches
+            from sanderling.cli.text_building import refuse_others
+
+            others = {
+                "--input": inputs,
+                "--reference": reference,
+                "--dynamic": dynamic,
+                "--mixed-from": mixed_from,
+                "--layers-float": layers_float,
+                "--preprocess": preprocess,
+                "--labels": labels,
+                "--trust-pickle": trust_pickle,
+                "--float-embeddings": float_embeddings,
+                "--tokenizer": tokenizer,
+                "--tune": tune_seconds,
+            }
+            refuse_others(others, f"--task {task}")
+            build_branches(
+                source,
+                output,
+                task=task,
+                weights=weights,
+                factory_arguments=json_object(factory_args, "--factory-args"),
+                precision=precision,
+                budget=budget,
+                calibration=calibration,
+                evaluation=evaluation,
+                threads=threads,
+                repeats=repeats,
+                seed=seed,
+                as_json=as_json,
+            )
+            return
         with RichProgress() as progress:
             result = run_build(
                 source,
@@ -520,6 +558,8 @@ app.command()(replay)
 app.command()(serve)
 app.command()(generate)
 app.command()(chat)
+app.command()(ask)
+app.command()(match)
 
 
 @app.command()

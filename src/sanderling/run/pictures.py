@@ -27,13 +27,16 @@ _REDUCTIONS = (2, 4, 8)  # that a JPEG decoder has for nothing
 _MODES = {"rgb": "RGB", "bgr": "RGB", "gray": "L"}
 
 
-def read_picture(path: Path | BinaryIO, preprocessing: Preprocessing) -> npt.NDArray[np.float32]:
+def read_picture(
+    path: Path | BinaryIO, preprocessing: Preprocessing, *, name: str = "the picture"
+) -> npt.NDArray[np.float32]:
     """Read a picture and preprocess it.
 
     Args:
         path: of a file, or its bytes as a stream: JPEG, PNG, WebP, BMP, TIFF, or GIF (its first frame); EXIF
             orientation is applied.
         preprocessing: what the model expects.
+        name: of bytes, for messages.
 
     Returns:
         float32, shape ``preprocessing.shape``.
@@ -41,18 +44,20 @@ def read_picture(path: Path | BinaryIO, preprocessing: Preprocessing) -> npt.NDA
     Raises:
         DataError: the file is missing, no picture, cut short, or has more than 100 million pixels.
     """
-    return normalize(read_pixels(path, preprocessing)[None], preprocessing)
+    return normalize(read_pixels(path, preprocessing, name=name)[None], preprocessing)
 
 
-def read_pixels(path: Path | BinaryIO, preprocessing: Preprocessing) -> npt.NDArray[np.uint8]:
+def read_pixels(
+    path: Path | BinaryIO, preprocessing: Preprocessing, *, name: str = "the picture"
+) -> npt.NDArray[np.uint8]:
     """Read a picture, resize and crop it; see ``read_picture``.
 
     Returns:
         uint8, shape (H, W, C), in the model's colour order.
     """
-    with _opened(path) as image:
+    with _opened(path, name) as image:
         if image.width * image.height > PIXEL_LIMIT:
-            raise DataError(f"{_name(path)} has {_too_large(image)}")
+            raise DataError(f"{_name(path, name)} has {_too_large(image)}")
         return _fitted(_pillow()[1].exif_transpose(image), preprocessing)
 
 
@@ -103,7 +108,7 @@ def is_animated(path: Path) -> bool:
 
 
 @contextmanager
-def _opened(path: Path | BinaryIO) -> Iterator[Any]:
+def _opened(path: Path | BinaryIO, name: str = "the picture") -> Iterator[Any]:
     """A picture whose pixels are not decoded yet; whatever goes wrong with it becomes an error of ours."""
     image_module, _ = _pillow()
     try:
@@ -114,13 +119,13 @@ def _opened(path: Path | BinaryIO) -> Iterator[Any]:
     except (DataError, GeneratorExit):
         raise
     except FileNotFoundError as error:
-        raise DataError(f"{_name(path)} does not exist: expected a picture") from error
+        raise DataError(f"{_name(path, name)} does not exist: expected a picture") from error
     except Exception as error:
-        raise DataError(f"{_name(path)} is not a readable picture: {first_line(error)}") from error
+        raise DataError(f"{_name(path, name)} is not a readable picture: {first_line(error)}") from error
 
 
-def _name(path: Path | BinaryIO) -> object:
-    return path if isinstance(path, Path) else "the picture"
+def _name(path: Path | BinaryIO, name: str = "the picture") -> str:
+    return str(path) if isinstance(path, Path) else name
 
 
 def _too_large(image: Image.Image) -> str:
@@ -139,10 +144,14 @@ def _reduce(path: Path | BinaryIO, image: Any) -> int:  # noqa: ANN401 - a Pillo
             image.draft(image.mode, (-(-width // reduction), -(-height // reduction)))
             if image.width * image.height <= PIXEL_LIMIT:
                 return reduction
-    raise DataError(f"{_name(path)} has {_too_large(image)} (of a baseline JPEG {PIXEL_LIMIT * _REDUCTIONS[-1] ** 2:,})")
+    raise DataError(
+        f"{_name(path)} has {_too_large(image)} (of a baseline JPEG {PIXEL_LIMIT * _REDUCTIONS[-1] ** 2:,})"
+    )
 
 
-def _frame(image: Image.Image, path: Path | BinaryIO, index: int, *, timestamp_s: float = 0.0, reduction: int = 1) -> Frame:
+def _frame(
+    image: Image.Image, path: Path | BinaryIO, index: int, *, timestamp_s: float = 0.0, reduction: int = 1
+) -> Frame:
     gray = image.mode in ("L", "1", "LA", "I", "F") or image.mode.startswith("I;16")
     pixels = np.asarray(_converted(image, "L" if gray else "RGB"), dtype=np.uint8)
     return Frame(
@@ -229,7 +238,9 @@ def _resized(image: Image.Image, preprocessing: Preprocessing) -> Image.Image:
     if preprocessing.resize != "letterbox":
         return inner
     pad = preprocessing.pad
-    whole: Image.Image = image_module.new(image.mode, (preprocessing.width, preprocessing.height), (pad,) * len(image.getbands()))
+    whole: Image.Image = image_module.new(
+        image.mode, (preprocessing.width, preprocessing.height), (pad,) * len(image.getbands())
+    )
     whole.paste(inner, (found.left, found.top))
     return whole
 
