@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sanderling.cli import exporting
+from sanderling.cli import detecting, exporting, vision
 from sanderling.cli.multimodal import ask, match
 from sanderling.cli.output import ANSWER_IS_NO, print_result, reporting_errors
 from sanderling.cli.policy import policy
@@ -560,6 +560,8 @@ app.command()(generate)
 app.command()(chat)
 app.command()(ask)
 app.command()(match)
+app.command()(vision.classify)
+app.command()(detecting.detect)
 
 
 @app.command()

@@ -26,7 +26,7 @@ CAPTURE = "capture"
 _WAITING = 2  # things between two stages where none may be dropped
 _KEPT = 10_000  # durations of each stage
 _RECENT = 15  # of them make the estimate
-_STALE_SHARE = 0.15  # of the time that a thing is about to take: an older one is not worth letting in
+_STALE_SHARE = 0.1  # of the time that a thing is about to take: an older one is not worth letting in
 _JOIN_S = 15.0
 
 
@@ -184,7 +184,7 @@ class Conveyor:
 
 
 def _recent(durations_s: deque[float]) -> float:
-    """Median of the last few."""
+    """Upper quartile of the last few: with less, a thing would often meet a stage that is not free yet."""
     count = len(durations_s)
     few = [durations_s[index] for index in range(max(count - _RECENT, 0) - count, 0)]
-    return float(np.median(few)) if few else 0.0
+    return float(np.percentile(few, 75)) if few else 0.0
