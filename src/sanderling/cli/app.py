@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sanderling.cli import exporting, vision
+from sanderling.cli import detecting, exporting, vision
 from sanderling.cli.learning import learn
 from sanderling.cli.multimodal import ask, match
 from sanderling.cli.output import ANSWER_IS_NO, print_result, reporting_errors
@@ -563,6 +563,7 @@ app.command()(chat)
 app.command()(ask)
 app.command()(match)
 app.command()(vision.classify)
+app.command()(detecting.detect)
 
 
 @app.command()
