@@ -119,6 +119,7 @@ class TextSession:
         model: that computes; closed with the session.
         limits: see there.
         turns: by which other models run between the steps.
+        events: of loading the model.
 
     Attributes:
         events: what was asked for and is not done as asked.
@@ -130,6 +131,7 @@ class TextSession:
         *,
         limits: TextLimits | None = None,
         turns: Turns | None = None,
+        events: Sequence[Event] = (),
     ) -> None:
         self.model = model
         self.limits = limits or TextLimits()
@@ -141,7 +143,8 @@ class TextSession:
         self._latency = LatencyModel()  # of a step, by the tokens that it reads
         self._shared_latency = LatencyModel()  # of a step of several requests, by their number
         self._together = min(self.limits.together, model.most_together)
-        self._drafts, self.events = _drafts(model, self.limits.drafts)
+        self._drafts, found = _drafts(model, self.limits.drafts)
+        self.events = (*events, *found)
         self._prefill_ms: float | None = None  # of a token of a prompt
         self._decode_ms: float | None = None
         self._counts: Counter[str] = Counter()
