@@ -64,6 +64,8 @@ def read_pixels(
         raise
     except FileNotFoundError as error:
         raise DataError(f"{name} does not exist: expected a picture") from error
+    except image_module.UnidentifiedImageError as error:
+        raise DataError(f"{name} is not a readable picture: it is in no known format") from error
     except Exception as error:
         raise DataError(f"{name} is not a readable picture: {first_line(error)}") from error
 
