@@ -120,6 +120,8 @@ def _opened(path: Path | BinaryIO, name: str = "the picture") -> Iterator[Any]:
         raise
     except FileNotFoundError as error:
         raise DataError(f"{_name(path, name)} does not exist: expected a picture") from error
+    except image_module.UnidentifiedImageError as error:
+        raise DataError(f"{_name(path, name)} is not a readable picture: it is in no known format") from error
     except Exception as error:
         raise DataError(f"{_name(path, name)} is not a readable picture: {first_line(error)}") from error
 

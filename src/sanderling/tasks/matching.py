@@ -83,7 +83,7 @@ class Matcher:
         check_task(package.manifest, MATCHING)
         self.branches = Branches(package, **options)
         try:
-            self._reading = Reading(self.branches)
+            self._reading = Reading(package)
         except BaseException:
             self.branches.close()
             raise

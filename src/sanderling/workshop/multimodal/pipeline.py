@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import itertools
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -31,7 +32,8 @@ from sanderling.model.multimodal import QUESTIONS, BranchSpec, MultimodalSpec, j
 from sanderling.model.package import EVIDENCE, GoldenVectors, Package, file_entries, write_manifest, write_zip
 from sanderling.model.preprocessing import parse_preprocessing
 from sanderling.run.branches import Branches
-from sanderling.run.engines import DEFAULT_ENGINE
+from sanderling.run.composite import NAME as COMPOSITE_NAME
+from sanderling.run.composite import variant_file
 from sanderling.run.features import digest_of
 from sanderling.run.text.inputs import TextInputs, check_text_inputs
 from sanderling.workshop.export.source import Exported
@@ -393,9 +395,9 @@ class _Build:
         return Variant(
             id=name,
             precision=Precision.FP32 if name == FLOAT else Precision.INT8,
-            file=f"{FOLDER}",
+            file=variant_file(name),
             size_bytes=sum(part.size_bytes for part in parts),
-            engines=(DEFAULT_ENGINE,),
+            engines=(COMPOSITE_NAME,),
             memory_bytes=None if None in memory else sum(size for size in memory if size is not None),
             accuracy=choice.accuracy,
             within_budget=name == FLOAT or kept,
@@ -417,6 +419,9 @@ class _Build:
     def _write_golden(self, manifest: Manifest, calls: Sequence[Mapping[str, Feeds]]) -> Golden:
         """Compute and write the golden vectors of all variants."""
         self._recorder.stage("golden vectors", len(manifest.variants))
+        assert manifest.multimodal is not None
+        for name, chosen in manifest.multimodal.variants.items():
+            (self._folder / variant_file(name)).write_text(json.dumps(chosen, indent=1) + "\n", encoding="utf-8")
         write_manifest(self._folder, manifest.model_copy(update={"files": file_entries(self._folder)}))
         package = Package.open(self._folder, check_hashes=False)
         stacked = {
