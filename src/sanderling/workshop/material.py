@@ -16,6 +16,7 @@ from sanderling.measure.detection import check_objects, detector_classes
 from sanderling.measure.samples import SampleReader, Samples, check_labels, inputs_without_batch
 from sanderling.model.manifest import Metric
 from sanderling.model.preprocessing import Preprocessing, parse_preprocessing
+from sanderling.model.sound import SoundSpec, is_sound, parse_sound
 from sanderling.workshop.options import BuildOptions
 
 FEW_CALIBRATION_SAMPLES = 100
@@ -33,6 +34,7 @@ class Material:
         evaluation: for the accuracy that is reported; never overlaps the calibration unless it is said so.
         evaluation_origin: where the evaluation samples come from, in words.
         metric: that the variants are judged by.
+        sound: how recordings become the input, in the place of ``preprocessing``.
     """
 
     preprocessing: Preprocessing | None
@@ -41,6 +43,7 @@ class Material:
     evaluation: Samples
     evaluation_origin: str
     metric: Metric
+    sound: SoundSpec | None = None
 
 
 def gather(
@@ -57,12 +60,15 @@ def gather(
     """
     classes = classifier_classes(outputs)
     labels = read_labels(options.labels, classes or detector_classes(outputs)) if options.labels else None
-    preprocessing = None
+    preprocessing = sound = None
     if options.preprocess is not None:
         if len(inputs) != 1:
             raise OptionError(f"--preprocess is for models with one input: this one has {len(inputs)}")
-        preprocessing = parse_preprocessing(options.preprocess, inputs[0])
-    reader = SampleReader(inputs, preprocessing, labels, progress)
+        if is_sound(options.preprocess):
+            sound = parse_sound(options.preprocess, inputs[0])
+        else:
+            preprocessing = parse_preprocessing(options.preprocess, inputs[0])
+    reader = SampleReader(inputs, preprocessing, labels, progress, sound)
     calibration = _read(reader, options.calibration, "read calibration data", progress)
     evaluation = _read(reader, options.evaluation, "read evaluation data", progress)
     if evaluation is not None and evaluation.labels is not None:
@@ -75,7 +81,7 @@ def gather(
     calibration, evaluation, origin = _divide(calibration, evaluation, inputs, options, progress)
     check_objects(evaluation.objects, outputs)
     metric = metric_for(options.budget, outputs, labelled=evaluation.labelled)
-    return Material(preprocessing, labels, calibration, evaluation, origin, metric)
+    return Material(preprocessing, labels, calibration, evaluation, origin, metric, sound)
 
 
 def read_labels(name: str, classes: int | None) -> tuple[str, ...]:

@@ -240,6 +240,7 @@ def _manifest(
         inputs=piece.inputs,
         outputs=piece.outputs,
         preprocessing=piece.material.preprocessing,
+        sound=piece.material.sound,
         labels=piece.material.labels,
         variants=variants,
         chosen=chosen,
