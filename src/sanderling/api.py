@@ -332,10 +332,7 @@ def learn_prepare(
     optimizers: Sequence[str] = ("sgd", "adamw"),
     backbone: str = "fp32",
     batch: int | None = None,
-    label_shape: Sequence[int] | None = None,
     private: bool = True,
-    private_batch: int = 16,
-    dynamic: Sequence[str] = (),
     calibration: str | Path | None = None,
     preprocess: str | None = None,
     labels: str | None = None,
@@ -357,10 +354,7 @@ def learn_prepare(
         optimizers: kinds to make graphs for.
         backbone: ``fp32``, ``fp16`` or ``int8``: in what frozen weights are stored.
         batch: samples of a training batch; any number without it.
-        label_shape: of one sample's label; what the loss tells without it.
         private: make the gradient step of differential privacy as well, where that is possible.
-        private_batch: samples of that step, where it needs a fixed number.
-        dynamic: ``["batch"]`` makes the first axis dynamic for inference.
         calibration: data that golden vectors are taken from.
         preprocess: ``imagenet``, ``unit``, JSON or a file of it.
         labels: a file with one class a line, or ``imagenet``.
@@ -375,7 +369,7 @@ def learn_prepare(
     """
     from sanderling.workshop.learning.options import LearningOptions, parse_loss
     from sanderling.workshop.learning.prepare import prepare
-    from sanderling.workshop.options import BuildOptions, parse_dynamic, parse_input
+    from sanderling.workshop.options import BuildOptions, parse_input
 
     options = BuildOptions(
         source=source,
@@ -383,7 +377,6 @@ def learn_prepare(
         weights=Path(weights) if weights else None,
         factory_arguments=dict(factory_arguments or {}),
         inputs=tuple(parse_input(text) for text in inputs),
-        dynamic_batch=parse_dynamic(list(dynamic)),
         calibration=Path(calibration) if calibration else None,
         preprocess=preprocess,
         labels=labels,
@@ -396,9 +389,7 @@ def learn_prepare(
         optimizers=_known("optimizer", optimizers, OptimizerKind),
         backbone=_known("backbone", [backbone], Backbone)[0],
         private=private,
-        private_batch=private_batch,
         batch=batch,
-        labels=tuple(label_shape) if label_shape is not None else None,
     )
     return prepare(options, learning, progress)
 

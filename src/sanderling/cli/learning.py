@@ -52,14 +52,9 @@ def prepare(
     ] = [],  # noqa: B006 - typer reads the default
     backbone: Annotated[str, typer.Option(help="fp32, fp16 or int8: in what frozen weights are stored.")] = "fp32",
     batch: Annotated[int | None, typer.Option(min=1, help="Samples of a batch; any number without it.")] = None,
-    label_shape: Annotated[
-        str | None, typer.Option(metavar="SIZES", help="Of one sample's label, as 3 or 3,2; the loss tells it mostly.")
-    ] = None,
     no_private: Annotated[
         bool, typer.Option("--no-private", help="Leave out the step of differential privacy.")
     ] = False,
-    private_batch: Annotated[int, typer.Option(min=1, help="Samples of that step, where it needs a number.")] = 16,
-    dynamic: Annotated[list[str], typer.Option(help="Axes to make dynamic; 'batch' is the only one.")] = [],  # noqa: B006
     calibration: Annotated[Path | None, typer.Option(help="Data that golden vectors are taken from.")] = None,
     preprocess: Annotated[str | None, typer.Option(help="imagenet, unit, JSON, or a file of it.")] = None,
     labels: Annotated[str | None, typer.Option(help="File with one class a line, or imagenet.")] = None,
@@ -89,10 +84,7 @@ def prepare(
                 optimizers=optimizers or ("sgd", "adamw"),
                 backbone=backbone,
                 batch=batch,
-                label_shape=_sizes(label_shape),
                 private=not no_private,
-                private_batch=private_batch,
-                dynamic=dynamic,
                 calibration=calibration,
                 preprocess=preprocess,
                 labels=labels,
@@ -358,17 +350,6 @@ def _step_back() -> None:
         psutil.Process().nice(19 if sys.platform != "win32" else psutil.IDLE_PRIORITY_CLASS)
     except (psutil.Error, OSError) as error:
         sys.stderr.write(f"note: priority-kept: this process (the system does not let it step back: {error})\n")
-
-
-def _sizes(text: str | None) -> tuple[int, ...] | None:
-    from sanderling.core.errors import OptionError
-
-    if text is None:
-        return None
-    try:
-        return tuple(int(part) for part in text.split(",") if part.strip())
-    except ValueError as error:
-        raise OptionError(f"--label-shape '{text}' has the wrong form: expected 3 or 3,2") from error
 
 
 def _switch(text: str) -> bool | None:
