@@ -41,7 +41,13 @@ class Taps:
 
 
 def taps_of(
-    interpolation: Interpolation, source_size: int, start: float, end: float, target_size: int, *, antialias: bool = True
+    interpolation: Interpolation,
+    source_size: int,
+    start: float,
+    end: float,
+    target_size: int,
+    *,
+    antialias: bool = True,
 ) -> Taps:
     """Weights that resample the pixels from ``start`` to ``end`` of a row.
 

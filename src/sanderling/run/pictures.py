@@ -139,10 +139,14 @@ def _reduce(path: Path | BinaryIO, image: Any) -> int:  # noqa: ANN401 - a Pillo
             image.draft(image.mode, (-(-width // reduction), -(-height // reduction)))
             if image.width * image.height <= PIXEL_LIMIT:
                 return reduction
-    raise DataError(f"{_name(path)} has {_too_large(image)} (of a baseline JPEG {PIXEL_LIMIT * _REDUCTIONS[-1] ** 2:,})")
+    raise DataError(
+        f"{_name(path)} has {_too_large(image)} (of a baseline JPEG {PIXEL_LIMIT * _REDUCTIONS[-1] ** 2:,})"
+    )
 
 
-def _frame(image: Image.Image, path: Path | BinaryIO, index: int, *, timestamp_s: float = 0.0, reduction: int = 1) -> Frame:
+def _frame(
+    image: Image.Image, path: Path | BinaryIO, index: int, *, timestamp_s: float = 0.0, reduction: int = 1
+) -> Frame:
     gray = image.mode in ("L", "1", "LA", "I", "F") or image.mode.startswith("I;16")
     pixels = np.asarray(_converted(image, "L" if gray else "RGB"), dtype=np.uint8)
     return Frame(
@@ -229,7 +233,9 @@ def _resized(image: Image.Image, preprocessing: Preprocessing) -> Image.Image:
     if preprocessing.resize != "letterbox":
         return inner
     pad = preprocessing.pad
-    whole: Image.Image = image_module.new(image.mode, (preprocessing.width, preprocessing.height), (pad,) * len(image.getbands()))
+    whole: Image.Image = image_module.new(
+        image.mode, (preprocessing.width, preprocessing.height), (pad,) * len(image.getbands())
+    )
     whole.paste(inner, (found.left, found.top))
     return whole
 

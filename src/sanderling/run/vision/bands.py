@@ -107,7 +107,9 @@ def resample_columns(planes: Array, axis: Axis, out: Array) -> None:
         np.matmul(planes[:, :, block.first : block.last], block.weights, out=out[:, :, block.start : block.stop])
 
 
-def resample(planes: Array, rows: Axis, columns: Axis, *, columns_first: bool, rounded: bool) -> npt.NDArray[np.float32]:
+def resample(
+    planes: Array, rows: Axis, columns: Axis, *, columns_first: bool, rounded: bool
+) -> npt.NDArray[np.float32]:
     """Resample planes along both axes.
 
     Args:

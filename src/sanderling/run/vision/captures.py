@@ -153,7 +153,9 @@ class LiveSource:
         """Open it again, with longer and longer breaks; False when it was closed meanwhile."""
         self.losses += 1
         lost_s, wait_s, tries = time.monotonic(), FIRST_WAIT_S, 0
-        self._progress.event(Event(kind="camera-lost", subject=self.name, reason="it gives no frames; it is looked for"))
+        self._progress.event(
+            Event(kind="camera-lost", subject=self.name, reason="it gives no frames; it is looked for")
+        )
         while True:
             self._capture.release()
             left_s = self._patience_s - (time.monotonic() - lost_s)

@@ -17,7 +17,13 @@ from sanderling.run.vision.opencv import opencv
 Pixels = npt.NDArray[np.uint8]
 _LOWEST_LUMA = 16  # of narrow standards: what lies below counts as black, as OpenCV has it
 _CODED = {  # luma's factor, V in red, U and V in green, and U in blue, as OpenCV computes them
-    "bt601-narrow": (1220542 / (1 << 20), 1673527 / (1 << 20), -409993 / (1 << 20), -852492 / (1 << 20), 2116026 / (1 << 20)),
+    "bt601-narrow": (
+        1220542 / (1 << 20),
+        1673527 / (1 << 20),
+        -409993 / (1 << 20),
+        -852492 / (1 << 20),
+        2116026 / (1 << 20),
+    ),
     "bt601-wide": (1.0, 22987 / 16384, -5636 / 16384, -11698 / 16384, 29049 / 16384),
 }
 GRAY_AS_COMPUTED = (19595 / 65536, 38470 / 65536, 7471 / 65536)  # Pillow's fixed point for those of BT.601

@@ -86,8 +86,7 @@ class FusedOnnx:
             remaining=("that the device's own runtime takes the file, and what it costs there",),
             next_steps=(f"feed '{_INPUT}' with one frame of {source.width}×{source.height} pixels in {source.format}",),
             notes=(
-                "resizing is two products with constant matrices: exact everywhere, and about "
-                f"{_macs(preprocessing, source) / 1e6:.0f} million multiply-accumulates a frame",
+                f"resizing is two products with constant matrices, {_macs(preprocessing, source) / 1e6:.0f} M MACs",
             ),
         )
 

@@ -81,7 +81,10 @@ def test_pictures_come_out_as_on_the_host(prepare):
         wanted = normalize(fit_pixels(picture, way)[None], way)
         assert np.abs(got - wanted).max() <= way.scale / min(way.std) * 1.001, (way, picture.shape)
         filters = way.antialias and way.interpolation != "area"
-        assert (got == wanted).mean() > (0.99 if filters else 0.75), (way, picture.shape)  # OpenCV rounds in its own way
+        assert (got == wanted).mean() > (0.99 if filters else 0.75), (
+            way,
+            picture.shape,
+        )  # OpenCV rounds in its own way
 
 
 def test_model_that_takes_channels_last_gets_them_so(prepare):
