@@ -37,4 +37,11 @@ def check_gradients(package: Package, executable: Executable) -> GradientCheck:
 
 def gradient_error(reference: Mapping[str, Array], got: Mapping[str, Array]) -> tuple[float, str]:
     """Largest max |difference| / max(1e-3, max |reference|) over all arrays, and the name of the worst."""
-    raise NotImplementedError
+    import numpy as np
+
+    worst = (0.0, next(iter(reference)))
+    for name, array in reference.items():
+        difference = np.abs(array.astype(np.float64) - got[name].astype(np.float64))
+        error = float(difference.max(initial=0.0) / max(1e-3, np.abs(array).max(initial=0.0)))
+        worst = max(worst, (error if np.isfinite(error) else np.inf, name))
+    return worst

@@ -25,6 +25,7 @@ from sanderling.measure.accuracy import (
 from sanderling.measure.checks import Check
 from sanderling.measure.detection import check_objects
 from sanderling.measure.golden import safe_level, wrong_outputs
+from sanderling.measure.multimodal_golden import check_branches
 from sanderling.measure.samples import SampleReader, check_labels
 from sanderling.measure.text_golden import check_text
 from sanderling.measure.tune.stable import Stable, candidate_of
@@ -78,6 +79,8 @@ def verify(
     accuracy: dict[str, Accuracy] = {}
     if not problems and package.manifest.text is not None:
         checks += check_text(package, evaluation, threads, progress)
+    elif not problems and package.manifest.multimodal is not None:
+        checks += check_branches(package, evaluation, threads, progress)
     elif not problems:
         checks += _golden_checks(package, threads, progress)
         if evaluation is not None and all(check.passed for check in checks):

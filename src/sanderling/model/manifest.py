@@ -10,6 +10,7 @@ from sanderling.core.precision import Precision
 from sanderling.core.tensor import TensorSpec
 from sanderling.model.detection import DetectionSpec
 from sanderling.model.learning import LearningSpec
+from sanderling.model.multimodal import MultimodalSpec
 from sanderling.model.plan import OptimizationName, Plan
 from sanderling.model.preprocessing import Preprocessing
 from sanderling.model.text import EmbeddingSpec, TextSpec
@@ -146,6 +147,7 @@ class Manifest(_Record):
         detection: how a detector's outputs are read; None for any other model, and in packages that were built before
             it was kept.
         learning: what can be trained; None in packages that only infer.
+        multimodal: the branches of a model that has several; None for any other.
     """
 
     schema_version: Literal[1] = 1
@@ -165,6 +167,7 @@ class Manifest(_Record):
     embedding: EmbeddingSpec | None = None
     detection: DetectionSpec | None = None
     learning: LearningSpec | None = None
+    multimodal: MultimodalSpec | None = None
     files: dict[str, FileEntry]
 
     def variant(self, identifier: str) -> Variant | None:

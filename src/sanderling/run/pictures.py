@@ -27,13 +27,16 @@ _REDUCTIONS = (2, 4, 8)  # that a JPEG decoder has for nothing
 _MODES = {"rgb": "RGB", "bgr": "RGB", "gray": "L"}
 
 
-def read_picture(path: Path | BinaryIO, preprocessing: Preprocessing) -> npt.NDArray[np.float32]:
+def read_picture(
+    path: Path | BinaryIO, preprocessing: Preprocessing, *, name: str = "the picture"
+) -> npt.NDArray[np.float32]:
     """Read a picture and preprocess it.
 
     Args:
         path: of a file, or its bytes as a stream: JPEG, PNG, WebP, BMP, TIFF, or GIF (its first frame); EXIF
             orientation is applied.
         preprocessing: what the model expects.
+        name: of bytes, for messages.
 
     Returns:
         float32, shape ``preprocessing.shape``.
@@ -41,18 +44,20 @@ def read_picture(path: Path | BinaryIO, preprocessing: Preprocessing) -> npt.NDA
     Raises:
         DataError: the file is missing, no picture, cut short, or has more than 100 million pixels.
     """
-    return normalize(read_pixels(path, preprocessing)[None], preprocessing)
+    return normalize(read_pixels(path, preprocessing, name=name)[None], preprocessing)
 
 
-def read_pixels(path: Path | BinaryIO, preprocessing: Preprocessing) -> npt.NDArray[np.uint8]:
+def read_pixels(
+    path: Path | BinaryIO, preprocessing: Preprocessing, *, name: str = "the picture"
+) -> npt.NDArray[np.uint8]:
     """Read a picture, resize and crop it; see ``read_picture``.
 
     Returns:
         uint8, shape (H, W, C), in the model's colour order.
     """
-    with _opened(path) as image:
+    with _opened(path, name) as image:
         if image.width * image.height > PIXEL_LIMIT:
-            raise DataError(f"{_name(path)} has {_too_large(image)}")
+            raise DataError(f"{_name(path, name)} has {_too_large(image)}")
         return _fitted(_pillow()[1].exif_transpose(image), preprocessing)
 
 
@@ -103,7 +108,7 @@ def is_animated(path: Path) -> bool:
 
 
 @contextmanager
-def _opened(path: Path | BinaryIO) -> Iterator[Any]:
+def _opened(path: Path | BinaryIO, name: str = "the picture") -> Iterator[Any]:
     """A picture whose pixels are not decoded yet; whatever goes wrong with it becomes an error of ours."""
     image_module, _ = _pillow()
     try:
@@ -114,13 +119,15 @@ def _opened(path: Path | BinaryIO) -> Iterator[Any]:
     except (DataError, GeneratorExit):
         raise
     except FileNotFoundError as error:
-        raise DataError(f"{_name(path)} does not exist: expected a picture") from error
+        raise DataError(f"{_name(path, name)} does not exist: expected a picture") from error
+    except image_module.UnidentifiedImageError as error:
+        raise DataError(f"{_name(path, name)} is not a readable picture: it is in no known format") from error
     except Exception as error:
-        raise DataError(f"{_name(path)} is not a readable picture: {first_line(error)}") from error
+        raise DataError(f"{_name(path, name)} is not a readable picture: {first_line(error)}") from error
 
 
-def _name(path: Path | BinaryIO) -> object:
-    return path if isinstance(path, Path) else "the picture"
+def _name(path: Path | BinaryIO, name: str = "the picture") -> str:
+    return str(path) if isinstance(path, Path) else name
 
 
 def _too_large(image: Image.Image) -> str:

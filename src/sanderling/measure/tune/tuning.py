@@ -24,7 +24,7 @@ from sanderling.model.plan import Objective, Plan, PlanEntry
 from sanderling.model.tuning import TUNING, CandidateResult, TuneResult, Tuning
 from sanderling.run.devices import EngineState, list_engines
 from sanderling.run.engines.base import Executable, Optimization
-from sanderling.run.session import check_tensors
+from sanderling.run.session import check_one_graph
 
 _FALLBACKS = 3
 _LEAST_SECONDS = 20.0
@@ -72,7 +72,7 @@ def tune(
     progress = Recorder(progress or Silent())
     start = time.monotonic()
     package = Package.open(path)
-    check_tensors(package)
+    check_one_graph(package)
     states = _states(engines)
     candidates, excluded = list_candidates(package.manifest, states, objective)
     with ExitStack() as stack:

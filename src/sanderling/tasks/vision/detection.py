@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict
 from sanderling.core.errors import OptionError
 from sanderling.core.progress import Progress
 from sanderling.core.tensor import Feeds
+from sanderling.model.detection import HeadName
 from sanderling.model.manifest import Manifest
 from sanderling.run.session import Session
 from sanderling.run.vision.conveyor import Drop
@@ -85,6 +86,11 @@ class Detector:
         except OptionError:
             self.close()
             raise
+
+    @property
+    def head(self) -> HeadName:
+        """The family of detectors that the model's outputs are of."""
+        return self._reader.spec.head
 
     def detect(self, picture: Picture) -> tuple[Found, ...]:
         """What is on a picture, best first.

@@ -26,7 +26,7 @@ from sanderling.model.manifest import Golden, Manifest, Source, Variant
 from sanderling.model.package import EVIDENCE, REPORT, GoldenVectors, file_entries, write_manifest, write_zip
 from sanderling.model.text import TextSpec
 from sanderling.run.text.base import TextModel
-from sanderling.run.text.engines import DEFAULT_TEXT_ENGINE, text_engine
+from sanderling.run.text.engines import DEFAULT_TEXT_ENGINE, ONNX_ENGINES, text_engine
 from sanderling.workshop.pipeline import check_output
 from sanderling.workshop.text.conversion import REFERENCE, convert
 from sanderling.workshop.text.decoder import DATA, GRAPH, SCORING, Decoder, unpruned
@@ -292,7 +292,7 @@ def _entry(name: str, made: _Made, measured: TextVariantEvidence, options: TextB
         file=f"variants/{name}/{GRAPH}",
         external_data=f"variants/{name}/{DATA}",
         size_bytes=folder_size_bytes(made.folder),
-        engines=(DEFAULT_TEXT_ENGINE,),
+        engines=ONNX_ENGINES,
         latency_ms=measured.timing.inter_token_ms,
         memory_bytes=measured.peak_rss_bytes,
         accuracy=accuracy,
