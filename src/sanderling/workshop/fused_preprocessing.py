@@ -7,6 +7,7 @@ between is clipped and rounded where the host clips and rounds.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import onnx
@@ -102,7 +103,8 @@ def _only_input(model: onnx.ModelProto) -> onnx.ValueInfoProto:
     given = [value for value in model.graph.input if value.name not in constants]
     if len(given) != 1 or given[0].type.tensor_type.elem_type != TensorProto.FLOAT:
         raise ModelError(f"preprocessing is fused with one float32 input: the graph has {len(given)} inputs")
-    return given[0]
+    value: onnx.ValueInfoProto = given[0]
+    return value
 
 
 class _Chain:
@@ -120,7 +122,7 @@ class _Chain:
         self.constants.append(numpy_helper.from_array(array, name))
         return name
 
-    def add(self, operator: str, *constants: Array, before: str | None = None, **attributes: object) -> str:
+    def add(self, operator: str, *constants: Array, before: str | None = None, **attributes: Any) -> str:
         """Add a node that goes on from ``before``, or from the last one."""
         name = f"{PREFIX}{len(self.nodes)}_{operator}"
         inputs = [before or self.at, *(self.constant(each) for each in constants)]
@@ -146,7 +148,7 @@ class _Chain:
 
     def to_levels(self, *, rounded: bool) -> None:
         """Clip to [0, 255], and round."""
-        self.add("Clip", np.float32(0)[...], np.float32(255)[...])
+        self.add("Clip", np.array(0, np.float32), np.array(255, np.float32))
         if rounded:
             self.add("Round")
 
@@ -165,7 +167,7 @@ def _write(chain: _Chain, preprocessing: Preprocessing, source: FrameSource) -> 
     right, bottom = preprocessing.width - found.left - found.width, preprocessing.height - found.top - found.height
     pads = np.array([0, 0, found.top, found.left, 0, 0, bottom, right], np.int64)
     if pads.any():
-        chain.add("Pad", pads, np.float32(preprocessing.pad)[...], mode="constant")
+        chain.add("Pad", pads, np.array(preprocessing.pad, np.float32), mode="constant")
     factors, biases = scaling(preprocessing)
     chain.add("Mul", factors.reshape(1, -1, 1, 1))
     chain.add("Add", biases.reshape(1, -1, 1, 1))

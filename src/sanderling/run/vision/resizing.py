@@ -131,7 +131,7 @@ def _is_pick(taps: Taps) -> bool:
 
 
 def _picked(taps: Taps) -> slice | Array:
-    indices = taps.indices[np.arange(len(taps.indices)), taps.weights.argmax(axis=1)]
+    indices: Array = taps.indices[np.arange(len(taps.indices)), taps.weights.argmax(axis=1)]
     if (np.diff(indices) == 1).all():
         return slice(int(indices[0]), int(indices[-1]) + 1)
     return indices

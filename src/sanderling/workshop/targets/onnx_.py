@@ -20,7 +20,7 @@ from sanderling.model.graph import opset_of, read_graph, write_graph
 from sanderling.model.package import Package
 from sanderling.model.preprocessing import Preprocessing
 from sanderling.run.engines import engine
-from sanderling.run.engines.base import EngineOptions
+from sanderling.run.engines.base import EngineOptions, Optimization
 from sanderling.run.vision.frames import PIXEL_FORMATS, PLANAR_FORMATS, frame_of
 from sanderling.run.vision.transforms import transform
 from sanderling.workshop.fused_preprocessing import FrameSource, fuse, preprocessing_alone
@@ -117,7 +117,7 @@ def _proofs(
     """Frames through the graph of the preprocessing, held against the host; and through the whole."""
     package = request.package
     variant = package.variant(*chosen_variant(package, request.variant))
-    options = EngineOptions(threads=1, optimization=variant.optimization)
+    options = EngineOptions(threads=1, optimization=Optimization(variant.optimization))
     runtime = engine("onnxruntime")
     std = np.asarray(preprocessing.std).reshape((1, -1, 1, 1) if preprocessing.layout == "NCHW" else (1, 1, 1, -1))
     apart, error = 0.0, 0.0
