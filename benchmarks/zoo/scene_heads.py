@@ -19,8 +19,8 @@ def build(head: str = "yolov5") -> nn.Module:
 
         - ``yolov5``: (N, anchors, 5 + 10), where objectness is the highest of the classes' scores;
         - ``yolox``: the same, with sides in cells of the grids of strides 8 and 16;
-        - ``ssd``: shares (N, anchors, 4) and logits (N, anchors, 11), whose softmax has the classes' scores scaled to a sum
-          of at most 1, and the rest as class 0;
+        - ``ssd``: shares (N, anchors, 4) and logits (N, anchors, 11), whose softmax has the classes' scores scaled to a
+          sum of at most 1, and the rest as class 0;
         - ``centernet``: the heat map of stride 8 and its sizes: what is only seen at stride 16 is not found.
     """
     return _FAMILIES[head]().eval()

@@ -105,7 +105,7 @@ class _Item:
         height, width = cover[inner].shape
         left, top, room_width, room_height = self.room
         free = np.maximum([room_width - width, room_height - height], 0)
-        x, y = (left, top) + _bounce(self.start * free + self.speed * index, free)
+        x, y = np.array([left, top]) + _bounce(self.start * free + self.speed * index, free)
         target = canvas[y : y + height, x : x + width]
         alpha = cover[inner][: target.shape[0], : target.shape[1], None]
         tint = self.color * (0.25 + 0.75 / 255 * self.grey[inner][: target.shape[0], : target.shape[1], None])

@@ -218,11 +218,17 @@ def placed(found: Detections, placement: Placement) -> Detections:
     return replace(found, boxes=boxes, quads=quads).pick(there)
 
 
+def _label(manifest: Manifest, index: int) -> str:
+    """The name of a class; what finds text finds nothing else."""
+    is_text = manifest.detection is not None and manifest.detection.head == "db_text"
+    return "text" if is_text and not manifest.labels else label_of(manifest, index)
+
+
 def _told(manifest: Manifest, found: Detections, tracks: Numbers | None = None) -> tuple[Found, ...]:
     return tuple(
         Found(
             index=int(found.classes[place]),
-            label=label_of(manifest, int(found.classes[place])),
+            label=_label(manifest, int(found.classes[place])),
             score=float(found.scores[place]),
             box=tuple(found.boxes[place].tolist()),
             corners=None if found.quads is None else tuple(map(tuple, found.quads[place].tolist())),

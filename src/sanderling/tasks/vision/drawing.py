@@ -43,7 +43,7 @@ def draw_found(frame: Frame, found: Sequence[Found]) -> Frame:
     taken: list[_Rectangle] = []
     for each in found:
         tile = label_tile(_label_of(each), _color_of(each), letters)
-        taken.append(_place(pixels, tile, each.box, taken))
+        taken.append(_place(pixels, tile, each.box, each.corners[0] if each.corners else each.box[:2], taken))
     return replace(frame, pixels=pixels, format="bgr")
 
 
@@ -120,12 +120,16 @@ def _draw_box(pixels: Pixels, found: Found, color: Color, width: int) -> None:
 
 
 def _place(
-    pixels: Pixels, tile: Pixels, box: tuple[float, float, float, float], taken: Sequence[_Rectangle]
+    pixels: Pixels,
+    tile: Pixels,
+    box: tuple[float, float, float, float],
+    corner: tuple[float, float],
+    taken: Sequence[_Rectangle],
 ) -> _Rectangle:
-    """Paste a label above its box, inside at the top, or below it: the first place that covers no other label."""
+    """Paste a label above its box's corner, below that, or below the box: the first place that covers no other label."""
     height, width = tile.shape[:2]
-    left = max(0, min(round(box[0]), pixels.shape[1] - width))
-    tops = (round(box[1]) - height, round(box[1]), round(box[3]), round(box[3]) - height)
+    left = max(0, min(round(corner[0]), pixels.shape[1] - width))
+    tops = (round(corner[1]) - height, round(corner[1]), round(box[3]), round(box[3]) - height)
     possible = [top for top in tops if 0 <= top <= pixels.shape[0] - height] or [max(0, pixels.shape[0] - height)]
     free = [top for top in possible if not any(_meet((left, top, width, height), other) for other in taken)]
     top = (free or possible)[0]
