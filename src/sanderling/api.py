@@ -629,10 +629,12 @@ def tune(
         OptionError: an unknown engine, or a time that is not positive.
         NotMetError: no candidate loads and computes what the package says.
     """
+    from sanderling.model.package import Package
     from sanderling.workshop.report.refresh import refresh_report
 
     result = measure_candidates(path, objective=objective, seconds=seconds, engines=engines, progress=progress)
-    refresh_report(path, progress or Silent())
+    if Package.open(path, check_files=False).manifest.text is None:  # a language model's report is of its build
+        refresh_report(path, progress or Silent())
     return result
 
 
