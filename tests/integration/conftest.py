@@ -42,6 +42,7 @@ STAGE_STARTS = (
     "copy to ",
     "verify on ",
     "measure on ",
+    "join ",
 )
 STAGES = {
     "read ONNX",
@@ -79,6 +80,9 @@ STAGES = {
     "compare with fp16",
     "compare with int8",
     "compare with none.onnx",
+    "compute features",
+    "write the way back",
+    "compare gradients with PyTorch",
 }
 
 

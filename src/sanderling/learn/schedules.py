@@ -34,8 +34,8 @@ class Schedule:
     factor: float = 0.5
 
     def with_steps(self, steps: int) -> Schedule:
-        """The same over as many updates, where their number was left open."""
-        return self if self.steps else replace(self, steps=steps)
+        """The same over as many updates, where it needs their number and that was left open."""
+        return replace(self, steps=steps) if self.kind == "cosine" and not self.steps else self
 
     def rate(self, peak: float, update: int) -> float:
         """Learning rate of an update.

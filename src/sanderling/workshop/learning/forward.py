@@ -95,10 +95,13 @@ def infer_shapes(draft: Draft, inputs: Sequence[TensorSpec], values: Iterable[st
     inferred = shape_inference.infer_shapes(model, data_prop=True)
     for name, shape in known_shapes(inferred).items():
         draft.shapes.setdefault(name, shape)
+    for name, kind in _element_types(inferred).items():
+        if kind != onnx.TensorProto.UNDEFINED:
+            draft.types.setdefault(name, helper.tensor_dtype_to_np_dtype(kind).name)
     for name, array in draft.initializers.items():
         draft.shapes[name] = array.shape
     for spec in inputs:
-        draft.shapes[spec.name] = spec.shape
+        draft.shapes[spec.name], draft.types[spec.name] = spec.shape, spec.dtype
 
 
 def _take(
