@@ -1,8 +1,7 @@
 """Words in another accent: a device adapts to 48 utterances of one voice, and is tested on other voices.
 
 The speech is synthetic, by espeak-ng. A seed chooses the voice that the device hears, what it says, and the order of
-training. Beside the 48 utterances the device keeps ``REPLAYED`` sounds of the first training, so that it does not forget
-them.
+training. Beside the 48 utterances the device keeps ``REPLAYED`` sounds of the first training, so that it forgets less.
 """
 
 from __future__ import annotations

@@ -14,35 +14,37 @@ RESULTS = Path(__file__).with_name("results.json")
 PAGE = Path(__file__).parents[2] / "docs" / "benchmarks-learn.md"
 _KINDS = {"head": "last layer", "lora": "LoRA", "full": "all"}
 _GRADIENTS_NOTE = (
-    "Largest difference from PyTorch's eager autograd, over the largest true gradient of the same parameter (at least "
-    "1e-3), as the task's own golden gradients say."
+    "Largest difference from PyTorch's eager autograd, over the largest true gradient of the same parameter (at "
+    "least 1e-3), as the task's own golden gradients say."
 )
 _STEPS_NOTE = (
-    "Forward, backward and AdamW of one batch, {threads} thread, a block of each in turn; the ratio is the median over "
-    "neighbours, below 1 is faster than PyTorch. `processor` is the time that the processor spent."
+    "Forward, backward and AdamW of one batch, {threads} thread, a block of each in turn; the ratio is the median "
+    "over neighbours, below 1 is faster than PyTorch. `processor` is the time that the processor spent."
 )
 _MEMORY_NOTE = (
-    "Peak resident memory of a whole process, median of {repeats}, {steps} steps of {batch} texts of 64 tokens with "
-    "AdamW. `training adds` is what is above a process that only infers on the same batch. PyTorch's process imports "
-    "PyTorch and the model's code, ours NumPy, ONNX Runtime and Sanderling."
+    "Peak resident memory of a whole process, median of {repeats}, {steps} steps of {batch} texts of 64 tokens "
+    "with AdamW. `training adds` is what is above a process that only infers on the same batch. PyTorch's process "
+    "imports PyTorch and the model's code, ours NumPy, ONNX Runtime and Sanderling."
 )
 _SPOKEN_NOTE = (
     "Synthetic speech by `espeak-ng`: {words} words, a network of ours trained on American English. A device hears "
-    "{utterances} utterances of one voice in another accent, with {replayed} sounds of the first training beside them, and "
-    "is tested on {voices} other voices, none of which was trained on. Trained: {trainable}. Means over {runs} voices to "
-    "adapt to, ± half of the 95 % interval. The gap is what the accent cost before."
+    "{utterances} utterances of one voice in another accent, with {replayed} sounds of the first training beside "
+    "them, and is tested on {voices} other voices, none of which was trained on. Trained: {trainable}. Means over "
+    "{runs} voices to adapt to, ± half of the 95 % interval. The gap is what the accent cost before."
 )
 _CAMERA_NOTE = (
-    "Fashion-MNIST, its pictures tilted by 20°, out of focus and in poor light; {pictures} of them, with {replayed} of the "
-    "first training beside them. Tested on {tested} pictures, {runs} choices of what is learned from."
+    "Fashion-MNIST, its pictures tilted by 20°, out of focus and in poor light; {pictures} of them, with "
+    "{replayed} of the first training beside them. Tested on {tested} pictures, {runs} choices of what is learned "
+    "from."
 )
 _TEXTS_NOTE = (
-    "{trained} docstrings of {classes} packages of Python's standard library to learn from, {tested} others to test with; "
-    "the package's name is taken out of them. LoRA here is rank 8 on queries and values, with the last layer."
+    "{trained} docstrings of {classes} packages of Python's standard library to learn from, {tested} others to "
+    "test with; the package's name is taken out of them. LoRA here is rank 8 on queries and values, with the last "
+    "layer."
 )
 _PRIVATE_NOTE = (
-    "The last layer of the Fashion-MNIST network on {pictures} pictures of the worse camera, {epochs} epochs of {batch}; "
-    "before training {before:.1%} are named rightly."
+    "The last layer of the Fashion-MNIST network on {pictures} pictures of the worse camera, {epochs} epochs of "
+    "{batch}; before training {before:.1%} are named rightly."
 )
 
 
