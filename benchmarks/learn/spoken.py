@@ -1,7 +1,7 @@
 """Words in another accent: a device adapts to 48 utterances of one voice, and is tested on other voices.
 
 The speech is synthetic, by espeak-ng. A seed chooses the voice that the device hears, what it says, and the order of
-training. Beside the 48 utterances the device keeps ``REPLAYED`` sounds of the first training, so that it forgets less.
+training. Beside the 48 utterances the device keeps some sounds of the first training, so that it forgets less.
 """
 
 from __future__ import annotations
@@ -11,31 +11,28 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from benchmarks.learn.cases import DIALECT, prepare_case
 from benchmarks.learn.statistics import mean_interval
 from benchmarks.zoo.dialect_data import (
     CARIBBEAN,
+    HEARD_PER_WORD,
+    REPLAYED_VOICES,
     SOURCE_ACCENT,
     TEST_VOICES,
-    TRAINING_VOICES,
     WORDS,
     Recordings,
-    record,
-    utterances,
-    write_folder,
+    other_voices,
+    without_voice,
+    write_adaptation,
+    write_words,
 )
 from sanderling.api import learn_run
 from sanderling.learn import Trainer
 
-PER_WORD = 4  # 48 utterances
-REPLAYED = 96
 TRAINABLE = "full"
 RECIPE: Mapping[str, Any] = {"epochs": 30, "batch": 16, "learning_rate": 1e-3, "schedule": "cosine"}
 OTHER_ACCENTS = ("en-gb-scotland", "en-gb-x-rp")
 SEEDS = 5
-_TEST_PER_WORD = 3
 
 
 def measure(folder: Path, *, seeds: int = SEEDS) -> dict[str, Any]:
@@ -46,7 +43,7 @@ def measure(folder: Path, *, seeds: int = SEEDS) -> dict[str, Any]:
     """
     package = folder / "dialect.sdl"
     prepare_case(DIALECT, TRAINABLE, package, labels=write_words(folder / "words.txt"))
-    source = test_sounds(SOURCE_ACCENT)
+    source = other_voices(SOURCE_ACCENT)
     runs = {
         accent: [adapt(package, folder, accent, seed, source) for seed in range(seeds)]
         for accent in (CARIBBEAN, *OTHER_ACCENTS)
@@ -55,8 +52,8 @@ def measure(folder: Path, *, seeds: int = SEEDS) -> dict[str, Any]:
         "trainable": TRAINABLE,
         "recipe": dict(RECIPE),
         "words": len(WORDS),
-        "utterances": PER_WORD * len(WORDS),
-        "replayed": REPLAYED,
+        "utterances": HEARD_PER_WORD * len(WORDS),
+        "replayed": REPLAYED_VOICES * len(WORDS),
         "test_voices": len(TEST_VOICES) - 1,
         "accents": {accent: {"runs": found, **summary(found)} for accent, found in runs.items()},
     }
@@ -66,7 +63,7 @@ def adapt(package: Path, folder: Path, accent: str, seed: int, source: Recording
     """One device: its voice, what it learns from, and how it does on other voices before and after."""
     voice = TEST_VOICES[seed % len(TEST_VOICES)]
     heard = write_adaptation(folder / f"{accent}-{seed}", accent, voice, seed)
-    target = without_voice(test_sounds(accent), voice)
+    target = without_voice(other_voices(accent), voice)
     known = without_voice(source, voice)
     before = {"target": accuracy(package, target), "source": accuracy(package, known)}
     checkpoint = folder / f"{accent}-{seed}.safetensors"
@@ -88,28 +85,6 @@ def adapt(package: Path, folder: Path, accent: str, seed: int, source: Recording
     return found
 
 
-def write_adaptation(folder: Path, accent: str, voice: str, seed: int) -> Path:
-    """48 utterances of one voice, and sounds of the first training, in a folder for each word."""
-    generator = np.random.default_rng(seed)
-    write_folder(folder, record(utterances(accent, [voice], PER_WORD, generator), generator))
-    voices = generator.choice(TRAINING_VOICES, REPLAYED // len(WORDS), replace=False)
-    return write_folder(folder, record(utterances(SOURCE_ACCENT, voices, 1, generator), generator))
-
-
-def test_sounds(accent: str) -> Recordings:
-    """What voices say that the network was never trained on."""
-    generator = np.random.default_rng(1_000)
-    return record(utterances(accent, TEST_VOICES, _TEST_PER_WORD, generator), generator)
-
-
-def without_voice(recordings: Recordings, voice: str) -> Recordings:
-    """All but one voice."""
-    kept = [index for index, said in enumerate(recordings.utterances) if said.voice != voice]
-    return Recordings(
-        recordings.sounds[kept], recordings.labels[kept], tuple(recordings.utterances[index] for index in kept)
-    )
-
-
 def accuracy(package: Path, recordings: Recordings, checkpoint: Path | None = None) -> float:
     """Share of words that are recognised, with the first parameters or those of a checkpoint."""
     with Trainer(package, threads=1) as trainer:
@@ -129,9 +104,3 @@ def summary(runs: list[dict[str, Any]]) -> dict[str, Any]:
         "gap_closed": mean_interval([run["gap_closed"] for run in runs]),
         "forgotten_points": mean_interval([run["forgotten_points"] for run in runs]),
     }
-
-
-def write_words(path: Path) -> Path:
-    """The names of the classes, one a line."""
-    path.write_text("\n".join(WORDS) + "\n", encoding="utf-8")
-    return path
