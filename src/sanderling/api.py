@@ -26,6 +26,7 @@ from sanderling.run.session import load
 if TYPE_CHECKING:
     from sanderling.measure.remote.results import DeviceBench
     from sanderling.workshop.learning.apply import Applied
+    from sanderling.workshop.multimodal.pipeline import MultimodalBuildResult
     from sanderling.workshop.pipeline import BuildResult
     from sanderling.workshop.targets.checking import CheckResult
     from sanderling.workshop.targets.exporting import ExportResult
@@ -38,6 +39,7 @@ __all__ = [
     "bench_on",
     "bench_text",
     "build",
+    "build_multimodal",
     "build_text",
     "check",
     "doctor",
@@ -122,6 +124,7 @@ def build(
     layers_float: int | None = None,
     preprocess: str | None = None,
     labels: str | None = None,
+    detection: str | None = None,
     trust_pickle: bool = False,
     task: str | None = None,
     tokenizer: str | Path | None = None,
@@ -153,6 +156,8 @@ def build(
         layers_float: number of blocks in float of that point.
         preprocess: ``imagenet``, ``unit``, JSON or a file of it.
         labels: a file with one class a line, or ``imagenet``.
+        detection: a family of detectors, such as ``yolox``, JSON of how the outputs are read, or a file of it; needed
+            where the outputs' shapes do not show it.
         trust_pickle: allow a pickled module, which runs code from its file.
         task: ``embeddings`` for a model of sentences, whose package holds its tokenizer.
         tokenizer: ``tokenizer.json`` of that model.
@@ -187,6 +192,7 @@ def build(
         layers_float=layers_float,
         preprocess=preprocess,
         labels=labels,
+        detection=detection,
         trust_pickle=trust_pickle,
         task=task,
         tokenizer=Path(tokenizer) if tokenizer else None,
@@ -237,6 +243,65 @@ def build_text(
         calibration=Path(calibration) if calibration else None,
         evaluation=Path(evaluation) if evaluation else None,
         threads=threads,
+    )
+    return run_build(options, progress)
+
+
+def build_multimodal(
+    source: str | Path,
+    output: str | Path,
+    *,
+    task: str,
+    weights: str | Path | None = None,
+    factory_arguments: Mapping[str, Any] | None = None,
+    precision: str | None = None,
+    budget: str | None = None,
+    calibration: str | Path | None = None,
+    evaluation: str | Path | None = None,
+    threads: int = 0,
+    repeats: int = 100,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> MultimodalBuildResult:
+    """Build a package of several branches: ``sanderling build --task visual-question-answering`` and the like.
+
+    Args:
+        source: ``package.module:factory`` that returns a ``sanderling.workshop.multimodal.BranchedModel``, or for
+            matching a Hugging Face folder of a CLIP or SigLIP.
+        output: ``NAME.sdl`` (a folder) or ``NAME.sdl.zip``.
+        task: ``visual-question-answering`` or ``image-text-matching``.
+        weights: checkpoint of a factory's branches; its keys begin with their names.
+        factory_arguments: keyword arguments of the factory.
+        precision: ``fp32`` or ``fp32,int8``; both by default.
+        budget: of the whole: ``top1=1`` or ``agreement=2``.
+        calibration: CSV with the columns picture, question (or text) and answer; INT8 needs it.
+        evaluation: another one; a quarter of the calibration pictures is held out without it.
+        threads: of each measured call; 0 means all usable cores.
+        repeats: timed calls of each variant.
+        seed: of everything random.
+        progress: told about stages, steps and events.
+
+    Raises:
+        InputError: source, options or data cannot be used; nothing is written.
+        UnavailableError: an extra is missing.
+    """
+    from sanderling.workshop.multimodal.options import MultimodalBuildOptions
+    from sanderling.workshop.multimodal.pipeline import build_multimodal as run_build
+    from sanderling.workshop.options import parse_budget
+
+    options = MultimodalBuildOptions(
+        source=str(source),
+        output=Path(output),
+        task=task,
+        weights=Path(weights) if weights else None,
+        factory_arguments=dict(factory_arguments or {}),
+        calibration=Path(calibration) if calibration else None,
+        evaluation=Path(evaluation) if evaluation else None,
+        budget=parse_budget(budget) if budget else None,
+        precisions=parse_precisions(precision or "fp32,int8"),
+        threads=threads,
+        repeats=repeats,
+        seed=seed,
     )
     return run_build(options, progress)
 
@@ -467,10 +532,12 @@ def tune(
         OptionError: an unknown engine, or a time that is not positive.
         NotMetError: no candidate loads and computes what the package says.
     """
+    from sanderling.model.package import Package
     from sanderling.workshop.report.refresh import refresh_report
 
     result = measure_candidates(path, objective=objective, seconds=seconds, engines=engines, progress=progress)
-    refresh_report(path, progress or Silent())
+    if Package.open(path, check_files=False).manifest.text is None:  # a language model's report is of its build
+        refresh_report(path, progress or Silent())
     return result
 
 

@@ -43,6 +43,8 @@ STAGE_STARTS = (
     "verify on ",
     "measure on ",
     "join ",
+    "read data of ",
+    "export ",
 )
 STAGES = {
     "read ONNX",
@@ -83,6 +85,9 @@ STAGES = {
     "compute features",
     "write the way back",
     "compare gradients with PyTorch",
+    "load the branches",
+    "read pictures",
+    "choose a variant for each branch",
 }
 
 

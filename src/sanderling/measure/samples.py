@@ -19,8 +19,10 @@ from sanderling.model.preprocessing import Preprocessing
 from sanderling.model.sound import SoundSpec
 from sanderling.run.pictures import PICTURE_SUFFIXES, fit_pixels, normalize, read_pixels
 from sanderling.run.sounds import SOUND_SUFFIXES, fit_sound, read_wav
+from sanderling.run.vision.placing import place
 
 _BROKEN_SHARE_LIMIT = 0.10
+_NOTHING_CUT_PX = 0.5
 _PATH_COLUMNS = ("path", "file", "image", "filename")
 _LABEL_COLUMNS = ("label", "class", "target")
 
@@ -241,7 +243,7 @@ class SampleReader:
         if self.preprocessing is not None and self._holds_pictures(arrays):
             name, pictures = next(iter(arrays.items()))
             if objects is not None:
-                _check_kept_size(pictures, self.preprocessing, path)
+                objects = _placed(objects, pictures, self.preprocessing, path)
             pixels = np.stack([fit_pixels(picture, self.preprocessing) for picture in pictures])
             return Samples({name: pixels}, numbers, names, self.preprocessing, objects=objects)
         samples = Samples(arrays, numbers, names, whole=inputs_without_batch(self.inputs), objects=objects)
@@ -306,14 +308,28 @@ def check_labels(samples: Samples, classes: int) -> None:
         raise DataError(f"labels go from {low} to {high}: the model's output has {classes} classes (0…{classes - 1})")
 
 
-def _check_kept_size(pictures: Array, preprocessing: Preprocessing, path: Path) -> None:
-    """Boxes are in pixels of the model's input: pictures that come with boxes must have its size already."""
-    size = (preprocessing.height, preprocessing.width)
-    if pictures.shape[1:3] != size or (preprocessing.resize == "shorter" and preprocessing.resize_to != min(size)):
+def _placed(objects: Objects, pictures: Array, preprocessing: Preprocessing, path: Path) -> Objects:
+    """Boxes in pixels of the pictures as such in pixels of the model's input.
+
+    Raises:
+        DataError: the preprocessing cuts off parts of the pictures, and objects with them.
+    """
+    height, width = pictures.shape[1:3]
+    try:
+        placement = place(preprocessing, width, height)
+    except DataError as error:
+        raise DataError(f"{path}: {error}") from error
+    corners = placement.to_model(np.array([[0, 0, width, height]], np.float64))[0]
+    over = np.array([-corners[0], -corners[1], corners[2] - preprocessing.width, corners[3] - preprocessing.height])
+    if over.max() > _NOTHING_CUT_PX:
         raise DataError(
-            f"{path} holds boxes, and --preprocess changes pictures {list(pictures.shape)} to {size[0]}×{size[1]}: "
-            'give pictures and boxes in the size of the model\'s input, and "resize": "none"'
+            f'{path} holds boxes, and --preprocess cuts pictures {list(pictures.shape)}: give "resize": "letterbox" '
+            'or "stretch", which keep all of them'
         )
+    if (width, height) == (preprocessing.width, preprocessing.height):
+        return objects
+    boxes = placement.to_model(objects.boxes.reshape(-1, 4)).astype(np.float64)
+    return Objects(boxes.reshape(objects.boxes.shape), objects.classes)
 
 
 def _check_finite(samples: Samples, path: Path) -> None:

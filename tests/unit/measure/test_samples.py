@@ -404,23 +404,28 @@ def test_boxes_that_cannot_be_used_are_told_with_their_file(tmp_path, changes, m
 
 
 @pytest.mark.parametrize(
-    "preprocessing",
-    [Preprocessing(width=8, height=8, resize="stretch"), Preprocessing(width=8, height=8, resize_to=8)],
-    ids=["stretch", "shorter"],
+    ("how", "expected"),
+    [
+        ({"resize": "stretch"}, [0.5, 1, 2.5, 5]),
+        ({"resize": "letterbox"}, [0.5, 2.5, 2.5, 4.5]),
+        ({"resize": "letterbox", "anchor": "top-left"}, [0.5, 0.5, 2.5, 2.5]),
+    ],
 )
-def test_pictures_with_boxes_need_the_size_of_the_input(tmp_path, preprocessing):
-    given = reader(preprocessing=preprocessing)
-    assert given.read(put_arrays(tmp_path, image=np.zeros((4, 8, 8, 3), np.uint8), **square(4))).objects is not None
-    told = complaint(put_arrays(tmp_path, image=np.zeros((4, 16, 16, 3), np.uint8), **square(4)), given)
-    assert "changes pictures [4, 16, 16, 3] to 8×8" in told
-    assert '"resize": "none"' in told
+def test_boxes_go_with_their_pictures_into_the_models_input(tmp_path, how, expected):
+    given = reader(preprocessing=Preprocessing(width=8, height=8, **how))
+    objects = given.read(put_arrays(tmp_path, image=np.zeros((4, 8, 16, 3), np.uint8), **square(4))).objects
+    np.testing.assert_allclose(objects.boxes[0, 0], expected)
+    assert objects.classes.tolist() == square(4)["classes"].tolist()
 
 
-def test_pictures_with_boxes_may_not_be_cropped(tmp_path):
+@pytest.mark.parametrize("size", [(8, 8), (16, 16), (8, 20)])
+def test_pictures_with_boxes_may_not_be_cropped(tmp_path, size):
     given = reader(preprocessing=Preprocessing(width=8, height=8, resize_to=10))
-    assert "changes pictures" in complaint(
-        put_arrays(tmp_path, image=np.zeros((4, 8, 8, 3), np.uint8), **square(4)), given
-    )
+    told = complaint(put_arrays(tmp_path, image=np.zeros((4, *size, 3), np.uint8), **square(4)), given)
+    assert f"cuts pictures [4, {size[0]}, {size[1]}, 3]" in told
+    assert '"letterbox"' in told
+    whole = reader(preprocessing=Preprocessing(width=8, height=8, resize_to=8))
+    assert whole.read(put_arrays(tmp_path, image=np.zeros((4, 8, 8, 3), np.uint8), **square(4))).objects is not None
 
 
 def test_input_named_as_the_boxes_is_an_input(tmp_path):

@@ -17,7 +17,7 @@ from sanderling.model.manifest import Manifest
 from sanderling.model.package import EVIDENCE, MANIFEST, GoldenVectors, Package
 from sanderling.model.preprocessing import Preprocessing, parse_preprocessing
 from sanderling.model.sound import SoundSpec
-from sanderling.run.session import check_tensors
+from sanderling.run.session import check_one_graph
 
 _OBSERVED = 16
 
@@ -124,7 +124,7 @@ def admit(path: str | Path, preprocess: str | None) -> Patient:
         model = described(place)
         return Patient(place, place, model, preprocessing=_preprocessing(preprocess, model))
     package = Package.open(place, check_hashes=False, check_files=False)
-    check_tensors(package)
+    check_one_graph(package)
     problems = tuple(package.problems())
     file = package.file(package.manifest.variants[0].file)
     try:
