@@ -8,5 +8,6 @@ memory     peak of a process that trains, against one of PyTorch and one that on
 spoken     words in another accent, from 48 utterances of one voice
 camera     Fashion-MNIST through a worse camera
 texts      which part of the standard library a docstring is of
+commands   the README's commands, timed
 private    differential privacy beside training without it
 """

@@ -23,7 +23,7 @@ from sanderling.core.files import replacing
 from sanderling.core.machine import describe_machine
 
 RESULTS = Path(__file__).with_name("results.json")
-PARTS = ("gradients", "steps", "memory", "spoken", "camera", "texts", "private")
+PARTS = ("gradients", "steps", "memory", "spoken", "camera", "texts", "private", "commands")
 
 
 def main() -> None:

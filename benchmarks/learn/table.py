@@ -197,6 +197,14 @@ def _private(value: dict[str, Any]) -> list[str]:
     return [_PRIVATE_NOTE.format(**value), markdown(["privacy", "accuracy", "ε", "δ", "training"], lines)]
 
 
+def _commands(rows: list[dict[str, Any]]) -> list[str]:
+    lines = [[f"`{row['command']}`", f"{row['seconds']} s"] for row in rows]
+    lines.append(["all", f"{sum(row['seconds'] for row in rows):.0f} s"])
+    accuracy = rows[-1]["accuracy"]["fp32"]
+    note = f"Words of other voices that the adapted package recognises: {accuracy['value']:.1f} % of {accuracy['samples']}."
+    return ["Each in a process of its own, as the README has them.", markdown(["command", "time"], lines), note]
+
+
 def _share(found: dict[str, float]) -> str:
     return f"{100 * found['mean']:.1f} ± {100 * found['half_interval']:.1f} %"
 
@@ -214,6 +222,7 @@ _SECTIONS: tuple[tuple[str, str, Callable[[Any], list[str]]], ...] = (
     ("camera", "Pictures of a worse camera", _camera),
     ("texts", "Texts, with MiniLM", _texts),
     ("private", "Differential privacy", _private),
+    ("commands", "The README's commands", _commands),
     ("steps", "Time of an update", _steps),
     ("memory", "Memory, with MiniLM", _memory),
     ("gradients", "Gradients", _gradients),
