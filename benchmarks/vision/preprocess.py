@@ -98,9 +98,7 @@ def measure(case: Preprocessing, frames: list[Array], repeats: int) -> dict[str,
             way(pixels)
             processor[name].append(1e3 * (time.thread_time() - start_cpu))
             clock[name].append(1e3 * (time.perf_counter() - start))
-    return {
-        name: {"clock_ms": percentiles(clock[name]), "processor_ms": percentiles(processor[name])} for name in ways
-    }
+    return {name: {"clock_ms": percentiles(clock[name]), "processor_ms": percentiles(processor[name])} for name in ways}
 
 
 def by_blob(pixels: Array, case: Preprocessing) -> Array:
