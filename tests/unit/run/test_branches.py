@@ -9,8 +9,8 @@ from sanderling.core.tensor import Array
 from sanderling.run.branches import Branches
 from sanderling.run.features import Content
 from tests.branched_packages import SIDE_PX, answering_package, matching_package
-from tests.unit.run.guard.packages import package_of
 from tests.models import conv_classifier, random_arrays
+from tests.unit.run.guard.packages import package_of
 
 
 @pytest.fixture(scope="module")
