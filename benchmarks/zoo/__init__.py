@@ -14,6 +14,7 @@ scene_heads           the same with the outputs of other families
 scene_video           a video of such scenes in motion, with known boxes
 easy_vqa_data         reads PyPI's easy-vqa; the words of its questions, normalisation
 vqa                   a small network in three branches that answers its questions
+composed_search       MobileNetV2 and MiniLM composed to a picture search
 train_fashion         trains both Fashion-MNIST networks: ``python -m benchmarks.zoo.train_fashion``
 train_scene_detector  trains the detector: ``python -m benchmarks.zoo.train_scene_detector``
 train_vqa             trains that network: ``python -m benchmarks.zoo.train_vqa``

@@ -1,5 +1,6 @@
 """easy-VQA (PyPI ``easy-vqa``, MIT): 5,000 pictures of one shape each, 48,000 questions, 13 answers."""
 
+import csv
 import re
 from dataclasses import dataclass
 from functools import cache
@@ -88,6 +89,25 @@ def to_ids(text: str) -> NDArray[np.int64]:
     numbers = {word: index for index, word in enumerate(words())}
     ids = [numbers.get(word, 1) for word in split(text)][:LONGEST]
     return np.array(ids + [0] * (LONGEST - len(ids)), np.int64)
+
+
+def write_csv(path: Path, split: Split, *, limit: int | None = None, seed: int = 0) -> Path:
+    """Write questions of a split as ``sanderling build --calibration`` reads them.
+
+    Args:
+        path: the file.
+        split: ``"train"`` or ``"test"``.
+        limit: so many questions, a seeded choice; all without.
+        seed: of that choice.
+    """
+    data, answers = read_questions(split), read_answers()
+    rows = np.random.default_rng(seed).permutation(len(data.texts))[:limit]
+    with path.open("w", encoding="utf-8", newline="") as stream:
+        writer = csv.writer(stream)
+        writer.writerow(["picture", "question", "answer"])
+        for row in np.sort(rows):
+            writer.writerow([data.files[data.pictures[row]], data.texts[row], answers[data.answers[row]]])
+    return path
 
 
 def normalize(images: NDArray[np.uint8]) -> NDArray[np.float32]:

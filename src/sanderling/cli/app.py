@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sanderling.cli import detecting, exporting, vision
+from sanderling.cli.learning import learn
 from sanderling.cli.multimodal import ask, match
 from sanderling.cli.output import ANSWER_IS_NO, print_result, reporting_errors
 from sanderling.cli.policy import policy
@@ -27,6 +28,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(policy)
+app.add_typer(learn)
 
 Package = Annotated[Path, typer.Argument(metavar="PKG", help="Package folder NAME.sdl, or a zip of one.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]
@@ -584,9 +586,10 @@ def demo(
 def _install(name: str, *, as_json: bool) -> None:
     from sanderling.cli.progress import RichProgress
     from sanderling.core.files import folder_size_bytes
+    from sanderling.learn.federated import ENVIRONMENT as FLOWER
     from sanderling.run.engines import environment_of
 
-    environment = environment_of(name)
+    environment = FLOWER if name == FLOWER.name else environment_of(name)
     with RichProgress() as progress:
         environment.install(progress)
     size_bytes = folder_size_bytes(environment.folder)

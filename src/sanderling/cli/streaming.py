@@ -18,7 +18,8 @@ from sanderling.core.progress import Event, Recorder
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from sanderling.run.vision.pipeline import Drop, Outcome, Pipeline
+    from sanderling.run.vision.conveyor import Drop
+    from sanderling.run.vision.pipeline import Outcome, Pipeline
     from sanderling.run.vision.sources import Source
 
 Sources = Annotated[
@@ -123,7 +124,7 @@ class _Follower:
         self, pipeline: Pipeline[Any], source: Source, write: Callable[[Outcome[Any], str], None] | None
     ) -> bool:
         """Take all of them; True when the user ended a stream that has no end of its own."""
-        outcomes = iter(pipeline)
+        outcomes = pipeline.__iter__()
         try:
             for outcome in outcomes:
                 self._tell(outcome)
@@ -135,7 +136,7 @@ class _Follower:
                 raise
             return True
         finally:
-            outcomes.close()  # type: ignore[attr-defined] - a generator
+            outcomes.close()
         return False
 
     def _tell(self, outcome: Outcome[Any]) -> None:

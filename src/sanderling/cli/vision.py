@@ -13,7 +13,8 @@ from sanderling.cli.streaming import DropOption, Limit, Save, ShowFps, Sources, 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from sanderling.run.vision.pipeline import Drop, Outcome, Pipeline
+    from sanderling.run.vision.conveyor import Drop
+    from sanderling.run.vision.pipeline import Outcome, Pipeline
     from sanderling.run.vision.sources import Source
 
 

@@ -72,7 +72,7 @@ def read_data(
     progress = progress or Silent()
     path = Path(source)
     inputs = tuple(_any_batch(entry) for entry in spec.inputs)
-    reader = SampleReader(inputs, manifest.preprocessing, manifest.labels, progress)
+    reader = SampleReader(inputs, manifest.preprocessing, manifest.labels, progress, manifest.sound)
     if path.suffix == ".npz" and path.is_file() and manifest.preprocessing is None:
         return from_arrays(spec, read_npz(path), progress, name=str(path), labels=manifest.labels)
     samples = reader.read(path)

@@ -24,6 +24,7 @@ from sanderling.learn.checkpoint import (
 )
 from sanderling.learn.data import TrainingData, read_data
 from sanderling.learn.evaluation import Evaluation
+from sanderling.learn.graphs import Step
 from sanderling.learn.privacy import PrivacyTarget
 from sanderling.learn.private_fitting import Ledger
 from sanderling.learn.sampling import Indices, epoch_order, micro_batches
@@ -39,14 +40,14 @@ _EVALUATION_SEED = 1_000_003  # apart from the seeds of the epochs' orders
 class Gate(Protocol):
     """Lets steps run when they may; see ``idle``."""
 
-    def take(self, step: Callable[[], None]) -> None:
-        """Run one step, now or later."""
+    def take(self, step: Callable[[], None], before_pause: Callable[[], None] | None = None) -> None:
+        """Run one step, now or later; ``before_pause`` is called before it waits for long."""
 
 
 class Open:
     """Every step may run at once."""
 
-    def take(self, step: Callable[[], None]) -> None:
+    def take(self, step: Callable[[], None], before_pause: Callable[[], None] | None = None) -> None:  # noqa: ARG002
         """Run the step."""
         step()
 
@@ -142,7 +143,7 @@ class _Run:
         trainer.plan(trainer.options.schedule.with_steps(options.epochs * self.updates_each))
         self.standing = Progressed(
             fingerprint=trainer.spec.fingerprint,
-            optimizer=trainer.options.optimizer,  # type: ignore[arg-type] - the trainer checked it
+            optimizer=trainer.optimizer,
             settings=trainer.settings(),
             seed=trainer.options.seed,
             batch_size=self.size,
@@ -156,7 +157,7 @@ class _Run:
         if self.path is not None:
             if not self.path.parent.is_dir():
                 raise OptionError(f"checkpoint {self.path}: {self.path.parent} is no folder")
-            if remove_leftovers(self.path):
+            if remove_leftovers(self.path) + remove_leftovers(best_path(self.path)):
                 self._tell("leftovers-removed", self.path.name, "a writer was killed in the middle; the file was whole")
             if self.path.exists():
                 found = self.trainer.load(self.path)
@@ -174,7 +175,7 @@ class _Run:
             raise OptionError(f"{self.path} was trained with privacy: going on without would void it; give --dp")
 
     def _take_up(self, found: Progressed) -> None:
-        self.resumed_from = found.updates
+        self.resumed_from = self.saved_at = found.updates
         changed = found.samples is not None and (
             found.samples != len(self.data) or (found.data_sha256 is not None and found.data_sha256 != self.data.sha256)
         )
@@ -189,7 +190,7 @@ class _Run:
         if changed:
             self._tell("data-changed", self.path_name, "parameters are kept; epochs and the optimiser begin anew")
             self.trainer.restart_optimizer()
-            self.resumed_from = 0
+            self.resumed_from, self.saved_at = 0, -1
             return
         asked = self.standing
         differing = [
@@ -235,15 +236,23 @@ class _Run:
             return self._private_epoch(self.ledger)
         loss_sum, weight_sum = 0.0, 0.0
         batches = self._cut(self.standing.epoch)
-        for place, indices in enumerate(batches[self.standing.batch :], start=self.standing.batch + 1):
-            step = self._step(indices)
+        done = self.standing.batch
+        if self._is_due(done, len(batches)):  # saved after its last micro-batch, before the update
+            self._update(batches[done - 1], done)
+        for place, indices in enumerate(batches[done:], start=done + 1):
+            step = self._step(indices, place)
             loss_sum, weight_sum = loss_sum + step.loss * step.weight, weight_sum + step.weight
             self._stand(batch=place)
-            if self.trainer.pending >= self.trainer.options.accumulate or place == len(batches):
-                self._update(indices)
+            if self._is_due(place, len(batches)):
+                self._update(indices, place)
                 self.save_in_time()
             self.trainer.progress.advance()
         return loss_sum / weight_sum if weight_sum else 0.0
+
+    def _is_due(self, place: int, last: int) -> bool:
+        """Whether what was accumulated is to be used now."""
+        pending = self.trainer.pending
+        return pending >= self.trainer.options.accumulate or (pending > 0 and place == last)
 
     def _private_epoch(self, ledger: Ledger) -> float:
         ledger.begin(steps=(self.options.epochs - self.standing.epoch) * ledger.steps_each - self.standing.batch)
@@ -255,35 +264,35 @@ class _Run:
             self.trainer.progress.advance()
         return float(np.mean([loss for loss in losses if loss is not None] or [0.0]))
 
-    def _step(self, indices: Indices) -> Any:  # noqa: ANN401 - a Step
-        found: list[Any] = []
+    def _step(self, indices: Indices, place: int) -> Step:
+        found: list[Step] = []
         try:
             batch = self.data.batch(indices)
             self._take(lambda: found.append(self.trainer.accumulate(batch)))
         except NotMetError as error:
-            raise self._stopped(error, indices) from error
+            raise self._stopped(error, indices, place) from error
         return found[0]
 
-    def _update(self, indices: Indices) -> None:
+    def _update(self, indices: Indices, place: int) -> None:
         try:
             self._take(self._make_update)
         except NotMetError as error:
-            raise self._stopped(error, indices) from error
+            raise self._stopped(error, indices, place) from error
 
     def _make_update(self) -> None:
         self.trainer.update()
 
     def _take(self, step: Callable[[], None]) -> None:
-        self.options.gate.take(step)
+        self.options.gate.take(step, self.save)
 
-    def _stopped(self, error: NotMetError, indices: Indices) -> NotMetError:
+    def _stopped(self, error: NotMetError, indices: Indices, place: int) -> NotMetError:
         kept = (
             f"the last good checkpoint, of update {self.saved_at}, is {self.path}"
             if self.saved_at >= 0
             else "no checkpoint was written"
         )
         return NotMetError(
-            f"{error}, in batch {self.standing.batch + 1} of epoch {self.standing.epoch + 1} "
+            f"{error}, in batch {place} of epoch {self.standing.epoch + 1} "
             f"({self.data.names(indices)}); {kept}; lower the learning rate, clip gradients, or look at these samples"
         )
 

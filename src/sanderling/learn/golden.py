@@ -64,7 +64,7 @@ def check(task: Task, graph: GradientGraph) -> GradientCheck:
     """Run the golden batch through a gradient step, on features where the task's steps take them."""
     golden = _Golden(task)
     gradients = Gradients(zeros(task.spec.parameters))
-    step = graph.add(task.initial_parameters(), golden.batch, gradients)
+    step = graph.add(golden.parameters, golden.batch, gradients)
     return _compared(task, golden, step.loss, step.weight, gradients.sums)
 
 
@@ -73,7 +73,8 @@ def check_private(task: Task, graph: GradientGraph) -> GradientCheck:
 
     Losses that weigh samples differently have another sum; of them only the norms are compared.
     """
-    golden, parameters = _Golden(task), task.initial_parameters()
+    golden = _Golden(task)
+    parameters = golden.parameters
     rows = len(golden.batch[LABEL])
     size = task.private.batch or rows
     total = Gradients(zeros(task.spec.parameters))
@@ -107,6 +108,8 @@ class _Golden:
             inputs = _features(task, inputs)
         self.batch: Arrays = {**inputs, LABEL: tensors[LABEL]}
         self.loss, self.weight = tensors["loss"], tensors["weight"]
+        first = task.initial_parameters()
+        self.parameters = {name: tensors.get(f"param.{name}", array) for name, array in first.items()}
         self.gradients = {
             name.removeprefix("grad."): array for name, array in tensors.items() if name.startswith("grad.")
         }

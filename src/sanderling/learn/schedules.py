@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, get_args
+from typing import Literal, cast, get_args
 
 from sanderling.core.errors import OptionError
 
@@ -34,8 +34,8 @@ class Schedule:
     factor: float = 0.5
 
     def with_steps(self, steps: int) -> Schedule:
-        """The same over as many updates, where their number was left open."""
-        return self if self.steps else replace(self, steps=steps)
+        """The same over as many updates, where it needs their number and that was left open."""
+        return replace(self, steps=steps) if self.kind == "cosine" and not self.steps else self
 
     def rate(self, peak: float, update: int) -> float:
         """Learning rate of an update.
@@ -71,7 +71,7 @@ def parse_schedule(text: str) -> Schedule:
         if name in values and (values[name] != int(values[name]) or values[name] < (name == "every")):
             raise OptionError(f"schedule '{text}': {name} must be a whole number of updates, got {values[name]:g}")
     made = Schedule(
-        kind=kind,  # type: ignore[arg-type] - checked above
+        kind=cast(Kind, kind),
         steps=int(values.get("steps", 0)),
         warmup=int(values.get("warmup", 0)),
         floor=values.get("floor", 0.0),

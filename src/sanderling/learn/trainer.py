@@ -21,7 +21,7 @@ from sanderling.learn.golden import require_true_gradients
 from sanderling.learn.graphs import GradientGraph, Gradients, OptimizerState, Step, UpdateGraph, zeros
 from sanderling.learn.schedules import Schedule, parse_schedule
 from sanderling.learn.task import open_task
-from sanderling.model.learning import LABEL
+from sanderling.model.learning import LABEL, OptimizerKind
 from sanderling.run.engines.base import Executable
 
 if TYPE_CHECKING:
@@ -117,6 +117,10 @@ class Trainer:
         self._gradients = Gradients(zeros(self.spec.parameters))
         self._evaluation: Executable | None = None
         self._closed = False
+        if private and self.task.private.file is None:
+            raise OptionError(
+                f"no privacy can be promised for {self.task.package.manifest.name}: {self.task.private.refused}"
+            )
         self._update = self._load_update()
         self.state: OptimizerState = self._update.new_state(self.task.initial_parameters())
         self._graph = GradientGraph(self.task, private=private)
@@ -135,6 +139,11 @@ class Trainer:
     def parameters(self) -> dict[str, Array]:
         """A copy of the current values by name, float32."""
         return {name: array.copy() for name, array in self.state.parameters.items()}
+
+    @property
+    def optimizer(self) -> OptimizerKind:
+        """Kind of the optimiser."""
+        return self._update.graph.kind
 
     @property
     def updates(self) -> int:
@@ -349,7 +358,7 @@ class Trainer:
     def _standing(self, progress: Progressed | None) -> Progressed:
         known = progress or Progressed(
             fingerprint=self.spec.fingerprint,
-            optimizer=self._update.graph.kind,
+            optimizer=self.optimizer,
             settings=self.settings(),
             seed=self.options.seed,
         )

@@ -35,9 +35,7 @@ def golden_outputs(
         rows = []
         for at, call in enumerate(calls):
             contents = contents_of(call, str(at).encode())
-            ends = (
-                {fusion.name: branches.run([contents])[0]} if fusion is not None else branches.leaves([contents])[0]
-            )
+            ends = {fusion.name: branches.run([contents])[0]} if fusion is not None else branches.leaves([contents])[0]
             rows.append({f"{end}.{name}": array for end, named in ends.items() for name, array in named.items()})
     return {name: np.stack([row[name] for row in rows]) for name in rows[0]}
 

@@ -178,7 +178,9 @@ def _accuracy(
     """The budget's metric, and every variant's accuracy in it; with labels in top-1 besides, with objects in mAP."""
     manifest = package.manifest
     progress.stage("read evaluation data")
-    samples = SampleReader(manifest.inputs, manifest.preprocessing, manifest.labels, progress).read(source)
+    samples = SampleReader(manifest.inputs, manifest.preprocessing, manifest.labels, progress, manifest.sound).read(
+        source
+    )
     classes = classifier_classes(manifest.outputs)
     if samples.labels is not None and classes is None:
         raise DataError(f"{source} has labels, but the package's model is no classifier")

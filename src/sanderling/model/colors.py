@@ -12,7 +12,7 @@ class VideoStandard:
     Attributes:
         red: its share in luma.
         blue: its share in luma; green has the rest.
-        narrow: luma has 219 steps from 16 on, chroma has 224; otherwise each has 255.
+        narrow: luma has 219 steps from 16 on, chroma has 224; otherwise each has 255. Luma below counts as 16.
     """
 
     red: float

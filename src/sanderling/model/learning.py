@@ -1,7 +1,7 @@
 """What the manifest of a package says about training: which graphs, which parameters, which loss.
 
 Such a package is called a task. All of its graphs are plain ONNX for inference; their files are in the package's folder
-``learning/``. Weights that are not trained are initialisers that all graphs read from one file, ``learning/weights.bin``.
+``learning/``. Weights that are not trained are initialisers, which all graphs read from ``learning/weights.bin``.
 
 Names of the graphs' inputs and outputs, all float32 unless it is said otherwise; scalars have shape ():
 
@@ -19,7 +19,7 @@ inference
     out: each output of the model by its own name; adapters are exchanged here by other arrays for ``param.NAME``
 dp_grad_step
     in: as grad_step, besides ``sample_mask`` (N,), 1 where a row counts and 0 where it fills up, and ``clip_norm``
-    out: ``loss`` (mean over the rows that count), ``weight`` (number of those rows), ``grad_norm`` (N,) before clipping,
+    out: ``loss`` (mean over the rows that count), ``weight`` (number of them), ``grad_norm`` (N,) before clipping,
     ``acc.out.NAME`` = ``acc.NAME`` + Σ over samples of the clipped gradient of that sample's own loss
 optimizer
     in: ``param.NAME``, ``grad.NAME``, a state for each of ``states`` such as ``m.NAME``; scalars ``lr``, ``grad_scale``
@@ -78,7 +78,7 @@ class LossSpec(_Record):
 
 
 class TrainableParameter(_Record):
-    """One parameter; graphs call it ``param.NAME``, and ``parameters`` of the task holds its first value as ``NAME``."""
+    """One parameter; graphs call it ``param.NAME``, and ``LearningSpec.initial`` holds its first value as ``NAME``."""
 
     name: str
     shape: tuple[int, ...]
@@ -93,6 +93,7 @@ class Adapter(_Record):
         a: parameter, (rank, in) of a linear layer, (groups · rank, in / groups, *kernel) of a convolution.
         b: parameter, (out, rank) of a linear layer, (out, rank, 1, …) of a convolution.
         groups: of the convolution; 1 for a linear layer.
+        rows_are_outputs: whether the weight is (out, in, …); else it is (in, out).
         rank: of the product.
         alpha: ``alpha / rank`` is multiplied in.
     """
@@ -102,6 +103,7 @@ class Adapter(_Record):
     a: str
     b: str
     groups: int = 1
+    rows_are_outputs: bool = True
     rank: int = Field(gt=0)
     alpha: float = Field(gt=0)
 
@@ -167,8 +169,9 @@ class GoldenGradients(_Record):
     """One batch with PyTorch's own gradients for it.
 
     Attributes:
-        file: safetensors: ``input.NAME``, ``label``, ``loss``, ``weight`` and ``grad.NAME``, which is what grad_step
-            gives as ``acc.out.NAME`` when every ``acc.NAME`` is zero and the parameters are the initial ones.
+        file: safetensors: ``input.NAME``, ``label``, ``param.NAME`` (not the initial values: with a second factor of
+            zeros an adapter would have no gradient to compare), ``loss``, ``weight`` and ``grad.NAME``, which is what
+            grad_step gives as ``acc.out.NAME`` when every ``acc.NAME`` is zero.
         tolerance: largest max |difference| / max(1e-3, max |reference|) with which a task may be trained.
         error: the largest that was found when the task was prepared.
     """
@@ -191,7 +194,7 @@ class LearningSpec(_Record):
         parameters: in the order of the graphs' inputs.
         initial: safetensors with the first value of each parameter.
         grad_step, eval, inference: graphs, see above.
-        model: graph without adapters, every parameter and every adapted weight an initialiser; ``apply`` starts from it.
+        model: graph without adapters, every parameter and every adapted weight an initialiser; ``apply`` starts here.
         optimizers: at least one.
         private: the gradient step with clipping per sample.
         features: the frozen part cut off; None where that does not pay.

@@ -13,6 +13,7 @@ from sanderling.model.learning import LearningSpec
 from sanderling.model.multimodal import MultimodalSpec
 from sanderling.model.plan import OptimizationName, Plan
 from sanderling.model.preprocessing import Preprocessing
+from sanderling.model.sound import SoundSpec
 from sanderling.model.text import EmbeddingSpec, TextSpec
 
 SCHEMA_VERSION = 1
@@ -156,6 +157,7 @@ class Manifest(_Record):
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
     preprocessing: Preprocessing | None = None
+    sound: SoundSpec | None = None
     labels: tuple[str, ...] | None = None
     variants: tuple[Variant, ...]
     chosen: str

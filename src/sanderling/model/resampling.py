@@ -41,7 +41,13 @@ class Taps:
 
 
 def taps_of(
-    interpolation: Interpolation, source_size: int, start: float, end: float, target_size: int, *, antialias: bool = True
+    interpolation: Interpolation,
+    source_size: int,
+    start: float,
+    end: float,
+    target_size: int,
+    *,
+    antialias: bool = True,
 ) -> Taps:
     """Weights that resample the pixels from ``start`` to ``end`` of a row.
 
@@ -57,7 +63,7 @@ def taps_of(
     scale = float(np.float32(float(np.float32(end)) - start)) / target_size
     if interpolation == "nearest":
         return _nearest(start, scale, source_size, target_size)
-    centres = start + (np.arange(target_size) + 0.5) * scale
+    centres = np.asarray(start + (np.arange(target_size) + 0.5) * scale, np.float64)
     if interpolation == "area":
         return _covered(centres, scale, source_size)
     if not antialias:

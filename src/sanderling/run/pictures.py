@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 PICTURE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff", ".gif")
 PIXEL_LIMIT = 100_000_000
+_REDUCED_LIMIT = 25_000_000
 _REDUCTIONS = (2, 4, 8)  # that a JPEG decoder has for nothing
 _MODES = {"rgb": "RGB", "bgr": "RGB", "gray": "L"}
 
@@ -58,14 +59,15 @@ def read_pixels(
     with _opened(path, name) as image:
         if image.width * image.height > PIXEL_LIMIT:
             raise DataError(f"{_name(path, name)} has {_too_large(image)}")
-        return _fitted(_pillow()[1].exif_transpose(image), preprocessing)
+        _pillow()[1].exif_transpose(image, in_place=True)
+        return _fitted(image, preprocessing)
 
 
 def read_frame(path: Path | BinaryIO, *, index: int = 0) -> Frame:
     """Read a picture as it is, upright; of an animation the first frame.
 
-    A JPEG of more than 100 million pixels is decoded at a half, a quarter or an eighth of its size, which takes no more
-    memory than one within the limit: ``Frame.reduction`` says so.
+    A JPEG of more than 100 million pixels is decoded at a half, a quarter or an eighth of its size, so that at most 25
+    million are left: ``Frame.reduction`` says so.
 
     Args:
         path: of the file, or its bytes as a stream.
@@ -76,7 +78,8 @@ def read_frame(path: Path | BinaryIO, *, index: int = 0) -> Frame:
     """
     with _opened(path) as image:
         reduction = _reduce(path, image)
-        return _frame(_pillow()[1].exif_transpose(image), path, index, reduction=reduction)
+        _pillow()[1].exif_transpose(image, in_place=True)
+        return _frame(image, path, index, reduction=reduction)
 
 
 def read_animation(path: Path) -> Iterator[Frame]:
@@ -88,7 +91,7 @@ def read_animation(path: Path) -> Iterator[Frame]:
     seconds = 0.0
     with _opened(path) as image:
         if getattr(image, "n_frames", 1) == 1:
-            yield _frame(_pillow()[1].exif_transpose(image), path, 0, reduction=_reduce(path, image))
+            yield read_frame(path)
             return
         if image.width * image.height > PIXEL_LIMIT:
             raise DataError(f"{_name(path)} has {_too_large(image)}")
@@ -114,14 +117,31 @@ def _opened(path: Path | BinaryIO, name: str = "the picture") -> Iterator[Any]:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", image_module.DecompressionBombWarning)
-            with image_module.open(path) as opened:
+            with _open(image_module, path) as opened:
                 yield opened
     except (DataError, GeneratorExit):
         raise
     except FileNotFoundError as error:
         raise DataError(f"{_name(path, name)} does not exist: expected a picture") from error
+    except image_module.UnidentifiedImageError as error:
+        raise DataError(f"{_name(path, name)} is not a readable picture: it is in no known format") from error
     except Exception as error:
         raise DataError(f"{_name(path, name)} is not a readable picture: {first_line(error)}") from error
+
+
+def _open(image_module: ModuleType, path: Path | BinaryIO) -> Any:  # noqa: ANN401 - a Pillow file
+    """A picture; also a JPEG that Pillow takes for a bomb, as that can be decoded smaller."""
+    try:
+        return image_module.open(path)
+    except image_module.DecompressionBombError as error:
+        from PIL.JpegImagePlugin import JpegImageFile
+
+        try:
+            return JpegImageFile(path)
+        except SyntaxError:
+            raise DataError(
+                f"{_name(path)} is enormous: {first_line(error)}; at most {PIXEL_LIMIT:,} are read"
+            ) from error
 
 
 def _name(path: Path | BinaryIO, name: str = "the picture") -> str:
@@ -137,16 +157,12 @@ def _reduce(path: Path | BinaryIO, image: Any) -> int:  # noqa: ANN401 - a Pillo
     width, height = image.size
     if width * height <= PIXEL_LIMIT:
         return 1
-    for reduction in _REDUCTIONS:
-        if image.format == "JPEG" and not image.info.get("progressive"):
-            if width * height > PIXEL_LIMIT * reduction**2:
-                continue
-            image.draft(image.mode, (-(-width // reduction), -(-height // reduction)))
-            if image.width * image.height <= PIXEL_LIMIT:
-                return reduction
-    raise DataError(
-        f"{_name(path)} has {_too_large(image)} (of a baseline JPEG {PIXEL_LIMIT * _REDUCTIONS[-1] ** 2:,})"
-    )
+    fitting = [each for each in _REDUCTIONS if width * height <= _REDUCED_LIMIT * each**2]
+    if image.format == "JPEG" and fitting and not image.info.get("progressive"):  # a progressive one is held whole
+        image.draft(image.mode, (-(-width // fitting[0]), -(-height // fitting[0])))
+        return fitting[0]
+    most = _REDUCED_LIMIT * _REDUCTIONS[-1] ** 2
+    raise DataError(f"{_name(path)} has {_too_large(image)}, of a baseline JPEG {most:,}")
 
 
 def _frame(
@@ -225,7 +241,7 @@ def _converted(image: Image.Image, mode: str) -> Image.Image:
         image = image_module.fromarray((wide >> 8).clip(0, 255).astype(np.uint8))
     if image.mode in ("RGBA", "LA", "PA") or "transparency" in image.info:
         image = image.convert("RGBA")
-    return image.convert(mode)
+    return image if image.mode == mode else image.convert(mode)
 
 
 def _resized(image: Image.Image, preprocessing: Preprocessing) -> Image.Image:

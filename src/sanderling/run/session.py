@@ -608,20 +608,29 @@ def load(
 
 
 def check_tensors(package: Package) -> None:
+    """Check that a package takes and returns arrays.
+
+    Raises:
+        OptionError: it is a language model's.
+    """
+    if package.manifest.text is not None:
+        raise OptionError(
+            f"package '{package.manifest.name}' is a language model: use sanderling chat, sanderling generate or "
+            "sanderling.tasks.text"
+        )
+
+
+def check_one_graph(package: Package) -> None:
     """Check that a package is one graph that takes and returns arrays.
 
     Raises:
         OptionError: it is a language model's, or has several branches.
     """
+    check_tensors(package)
     if package.manifest.multimodal is not None:
+        folders = ", ".join(branch.folder for branch in package.manifest.multimodal.branches)
         raise OptionError(
-            f"package '{package.manifest.name}' has several branches: use sanderling ask, sanderling match or "
-            "sanderling.tasks.multimodal; each branch in its folder branches/ is a package of one graph"
-        )
-    if package.manifest.text is not None:
-        raise OptionError(
-            f"package '{package.manifest.name}' is a language model: use sanderling chat, sanderling generate or "
-            "sanderling.tasks.text"
+            f"package '{package.manifest.name}' has several graphs: give the package of one of its branches, {folders}"
         )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from io import BytesIO
 from pathlib import Path
 from types import TracebackType
@@ -12,13 +12,13 @@ from pydantic import BaseModel, ConfigDict
 
 from sanderling.core.errors import DataError, OptionError
 from sanderling.core.progress import Event
+from sanderling.core.tensor import Array
 from sanderling.model.manifest import Manifest
-from sanderling.model.multimodal import QUESTIONS, BranchSpec
+from sanderling.model.multimodal import QUESTIONS
 from sanderling.model.package import Package
-from sanderling.run.branches import Branches
+from sanderling.run.branches import Branches, multimodal_spec, open_branches
 from sanderling.run.features import Content, digest_of
 from sanderling.run.pictures import read_picture
-from sanderling.run.session import Session
 from sanderling.run.text.inputs import TextInputs
 from sanderling.tasks.vision import Label, best_labels
 
@@ -59,7 +59,7 @@ class Answerer:
         check_task(package.manifest, QUESTIONS)
         self.branches = Branches(package, **options)
         try:
-            self._reading = Reading(self.branches)
+            self._reading = Reading(package)
         except BaseException:
             self.branches.close()
             raise
@@ -115,16 +115,21 @@ class Reading:
     """Makes pictures and texts into what the branches of a package read.
 
     Args:
-        branches: that are open.
+        package: of several branches.
+
+    Raises:
+        OptionError: it has none.
+        UnavailableError: ``tokenizers`` is not installed.
     """
 
-    def __init__(self, branches: Branches) -> None:
-        spec, package = branches.spec, branches.package
-        self._picture = branches.sessions[spec.leaf("picture").name]
+    def __init__(self, package: Package) -> None:
+        spec = multimodal_spec(package.manifest)
+        opened = open_branches(package, spec)
         text = spec.leaf("text")
         assert text.tokenizer is not None
-        tokenizer = package.file(text.tokenizer.file)
-        self._text_inputs = TextInputs(text.tokenizer, tokenizer, branches.sessions[text.name].inputs)
+        self._picture = opened[spec.leaf("picture").name].manifest
+        tokenizer, inputs = package.file(text.tokenizer.file), opened[text.name].manifest.inputs
+        self._text_inputs = TextInputs(text.tokenizer, tokenizer, inputs)
 
     def picture(self, picture: Path | bytes) -> Content:
         """A picture as content, known by the bytes of its file; it is decoded only where its branch must run.
@@ -146,6 +151,10 @@ class Reading:
         """
         ids = self._text_inputs.ids(text)
         return Content(digest_of(repr(ids).encode()), lambda: self._text_inputs.feeds(ids))
+
+    def count(self, text: str) -> int:
+        """How many tokens a text has."""
+        return len(self._text_inputs.ids(text))
 
     def unknown_words(self, text: str) -> tuple[str, ...]:
         """As of ``TextInputs``."""
@@ -191,13 +200,7 @@ def read_bytes(path: Path) -> bytes:
         raise DataError(f"{path} cannot be read: {error.strerror}; expected a picture") from error
 
 
-def _picture_feeds(session: Session, data: bytes, name: str) -> Mapping[str, Any]:
-    preprocessing = session.manifest.preprocessing
+def _picture_feeds(manifest: Manifest, data: bytes, name: str) -> dict[str, Array]:
+    preprocessing = manifest.preprocessing
     assert preprocessing is not None
-    return {session.inputs[0].name: read_picture(BytesIO(data), preprocessing, name=name)}
-
-
-def branch_of(manifest: Manifest, name: str) -> BranchSpec:
-    """The branch of that name."""
-    assert manifest.multimodal is not None
-    return next(branch for branch in manifest.multimodal.branches if branch.name == name)
+    return {manifest.inputs[0].name: read_picture(BytesIO(data), preprocessing, name=name)}

@@ -16,6 +16,7 @@ from sanderling.measure.detection import check_objects
 from sanderling.measure.samples import SampleReader, Samples, check_labels, inputs_without_batch
 from sanderling.model.manifest import Metric
 from sanderling.model.preprocessing import Preprocessing, parse_preprocessing
+from sanderling.model.sound import SoundSpec, is_sound, parse_sound
 from sanderling.run.vision.reading import DetectionReader
 from sanderling.workshop.detection import chosen_reader
 from sanderling.workshop.options import BuildOptions
@@ -36,6 +37,7 @@ class Material:
         evaluation_origin: where the evaluation samples come from, in words.
         metric: that the variants are judged by.
         reader: of a detector's outputs; None for any other model.
+        sound: how recordings become the input, in the place of ``preprocessing``.
     """
 
     preprocessing: Preprocessing | None
@@ -45,6 +47,7 @@ class Material:
     evaluation_origin: str
     metric: Metric
     reader: DetectionReader | None = None
+    sound: SoundSpec | None = None
 
 
 def gather(
@@ -62,12 +65,15 @@ def gather(
     classes = classifier_classes(outputs)
     reader = chosen_reader(options.detection, inputs, outputs)
     labels = read_labels(options.labels, classes, reader) if options.labels else None
-    preprocessing = None
+    preprocessing = sound = None
     if options.preprocess is not None:
         if len(inputs) != 1:
             raise OptionError(f"--preprocess is for models with one input: this one has {len(inputs)}")
-        preprocessing = parse_preprocessing(options.preprocess, inputs[0])
-    files = SampleReader(inputs, preprocessing, labels, progress)
+        if is_sound(options.preprocess):
+            sound = parse_sound(options.preprocess, inputs[0])
+        else:
+            preprocessing = parse_preprocessing(options.preprocess, inputs[0])
+    files = SampleReader(inputs, preprocessing, labels, progress, sound)
     calibration = _read(files, options.calibration, "read calibration data", progress)
     evaluation = _read(files, options.evaluation, "read evaluation data", progress)
     if evaluation is not None and evaluation.labels is not None:
@@ -80,7 +86,7 @@ def gather(
     calibration, evaluation, origin = _divide(calibration, evaluation, inputs, options, progress)
     check_objects(evaluation.objects, outputs, reader)
     metric = metric_for(options.budget, outputs, labelled=evaluation.labelled, reader=reader)
-    return Material(preprocessing, labels, calibration, evaluation, origin, metric, reader)
+    return Material(preprocessing, labels, calibration, evaluation, origin, metric, reader, sound)
 
 
 def read_labels(name: str, classes: int | None, reader: DetectionReader | None = None) -> tuple[str, ...]:

@@ -47,7 +47,7 @@ class BuildOptions:
         float_embeddings: leave embedding tables in float there.
         mixed_from: package with a search for mixed precision, a point of which is taken instead of a new search.
         layers_float: that point, by its number of blocks in float.
-        preprocess: preset, JSON or file.
+        preprocess: preset, ``sound:RATE``, JSON or file.
         labels: text file with one class a line, or ``imagenet``.
         detection: family of detectors, JSON or file; None where the outputs' shapes show it.
         trust_pickle: load a pickled module, which runs code from the file.

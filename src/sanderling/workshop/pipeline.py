@@ -243,6 +243,7 @@ def _manifest(
         inputs=piece.inputs,
         outputs=piece.outputs,
         preprocessing=piece.material.preprocessing,
+        sound=piece.material.sound,
         labels=piece.material.labels,
         detection=piece.material.reader.spec if piece.material.reader is not None else None,
         variants=variants,

@@ -119,6 +119,7 @@ class TextSession:
         model: that computes; closed with the session.
         limits: see there.
         turns: by which other models run between the steps.
+        events: of loading the model.
 
     Attributes:
         events: what was asked for and is not done as asked.
@@ -130,6 +131,7 @@ class TextSession:
         *,
         limits: TextLimits | None = None,
         turns: Turns | None = None,
+        events: Sequence[Event] = (),
     ) -> None:
         self.model = model
         self.limits = limits or TextLimits()
@@ -141,7 +143,8 @@ class TextSession:
         self._latency = LatencyModel()  # of a step, by the tokens that it reads
         self._shared_latency = LatencyModel()  # of a step of several requests, by their number
         self._together = min(self.limits.together, model.most_together)
-        self._drafts, self.events = _drafts(model, self.limits.drafts)
+        self._drafts, found = _drafts(model, self.limits.drafts)
+        self.events = (*events, *found)
         self._prefill_ms: float | None = None  # of a token of a prompt
         self._decode_ms: float | None = None
         self._counts: Counter[str] = Counter()
@@ -355,7 +358,8 @@ class TextSession:
             if slice_ms == NEVER:
                 return 1 + self._drafts
             return next(
-                (size for size in _CHUNKS if size <= 1 + self._drafts and predict_ms(self._latency, size) <= slice_ms), 1
+                (size for size in _CHUNKS if size <= 1 + self._drafts and predict_ms(self._latency, size) <= slice_ms),
+                1,
             )
         if not self._latency.sizes:
             return _FIRST_CHUNK
@@ -425,7 +429,9 @@ class TextSession:
                 if finish is not None or failure is not None:
                     self._end(conversation, finish, failure)
 
-    def _timed(self, step: Callable[[], _T], conversation: Conversation) -> tuple[float, _T | None, SanderlingError | None]:
+    def _timed(
+        self, step: Callable[[], _T], conversation: Conversation
+    ) -> tuple[float, _T | None, SanderlingError | None]:
         """Run a step when it is its turn; returns the milliseconds that it took, and its result or what failed."""
         result: _T | None = None
         took_ms = 0.0

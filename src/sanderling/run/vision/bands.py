@@ -55,7 +55,7 @@ def axis_of_rows(taps: Taps) -> Axis:
 
 
 def axis_of_columns(taps: Taps, factors: npt.NDArray[np.float32] | None = None) -> Axis:
-    """Blocks for ``resample_columns``; with ``factors``, float32 (C,), results of each channel are multiplied by one."""
+    """Blocks for ``resample_columns``; ``factors``, float32 (C,), multiply what each channel becomes."""
     axis = _axis(taps, _LONG)
     each = np.ones((1, 1)) if factors is None else factors[:, None, None]
     turned = (replace(block, weights=np.ascontiguousarray(block.weights.T * each, np.float32)) for block in axis.blocks)
@@ -107,7 +107,9 @@ def resample_columns(planes: Array, axis: Axis, out: Array) -> None:
         np.matmul(planes[:, :, block.first : block.last], block.weights, out=out[:, :, block.start : block.stop])
 
 
-def resample(planes: Array, rows: Axis, columns: Axis, *, columns_first: bool, rounded: bool) -> npt.NDArray[np.float32]:
+def resample(
+    planes: Array, rows: Axis, columns: Axis, *, columns_first: bool, rounded: bool
+) -> npt.NDArray[np.float32]:
     """Resample planes along both axes.
 
     Args:

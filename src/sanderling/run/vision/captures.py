@@ -53,7 +53,7 @@ class VideoSource:
         self._capture = _opened(str(path))
         if not self._capture.isOpened():
             raise DataError(
-                f"{path} is no readable video: it is damaged, cut short at its start, or of a kind that OpenCV does not "
+                f"{path} is no readable video: it is damaged, cut short, or of a kind that OpenCV does not "
                 "decode; convert it, as in ffmpeg -i FILE out.mp4"
             )
         self.fps: float | None = _rate(self._capture)
@@ -109,7 +109,7 @@ class LiveSource:
     """
 
     live = True
-    count = None
+    count: int | None = None
 
     def __init__(
         self,
@@ -153,7 +153,9 @@ class LiveSource:
         """Open it again, with longer and longer breaks; False when it was closed meanwhile."""
         self.losses += 1
         lost_s, wait_s, tries = time.monotonic(), FIRST_WAIT_S, 0
-        self._progress.event(Event(kind="camera-lost", subject=self.name, reason="it gives no frames; it is looked for"))
+        self._progress.event(
+            Event(kind="camera-lost", subject=self.name, reason="it gives no frames; it is looked for")
+        )
         while True:
             self._capture.release()
             left_s = self._patience_s - (time.monotonic() - lost_s)

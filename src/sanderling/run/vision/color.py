@@ -15,7 +15,18 @@ from sanderling.run.vision.frames import PLANAR_FORMATS, Frame
 from sanderling.run.vision.opencv import opencv
 
 Pixels = npt.NDArray[np.uint8]
-_GRAY_SHARES = (19595 / 65536, 38470 / 65536, 7471 / 65536)  # Pillow's fixed point for those of BT.601
+_LOWEST_LUMA = 16  # of narrow standards: what lies below counts as black, as OpenCV has it
+_CODED = {  # luma's factor, V in red, U and V in green, and U in blue, as OpenCV computes them
+    "bt601-narrow": (
+        1220542 / (1 << 20),
+        1673527 / (1 << 20),
+        -409993 / (1 << 20),
+        -852492 / (1 << 20),
+        2116026 / (1 << 20),
+    ),
+    "bt601-wide": (1.0, 22987 / 16384, -5636 / 16384, -11698 / 16384, 29049 / 16384),
+}
+GRAY_AS_COMPUTED = (19595 / 65536, 38470 / 65536, 7471 / 65536)  # Pillow's fixed point for those of BT.601
 
 
 @dataclass(frozen=True)
@@ -36,6 +47,20 @@ class Region:
     def width(self) -> int:
         """Pixels."""
         return self.right - self.left
+
+
+def rows_as_computed(standard: str) -> Array:
+    """Red, green and blue as factors of Y, U and V and a constant, as ``converted`` has them, float64 (3, 4).
+
+    They are those of the standard to three decimals: a level's fifth at most lies between.
+    """
+    exact = np.array(VIDEO_STANDARDS[standard].rows)
+    if standard not in _CODED:
+        return exact
+    luma, red_v, green_u, green_v, blue_u = _CODED[standard]
+    factors = np.array([[luma, 0, red_v], [luma, green_u, green_v], [luma, blue_u, 0]])
+    low = _LOWEST_LUMA if VIDEO_STANDARDS[standard].narrow else 0
+    return np.column_stack([factors, -factors @ (low, 128, 128)])
 
 
 def whole(frame: Frame) -> Region:
@@ -94,20 +119,32 @@ def _from_planes(frame: Frame, region: Region, color: ColorOrder, out: Pixels | 
         pixels = cv2.cvtColorTwoPlane(luma, chroma, _code(f"YUV2{order.upper()}_{kind}"), dst=colored)
     else:
         wide = cv2.resize(chroma, luma.shape[::-1], interpolation=cv2.INTER_NEAREST)
-        first, second = (1, 0) if frame.format == "nv21" else (0, 1)
-        merged = cv2.merge([luma, wide[:, :, first], wide[:, :, second]])
-        rows = VIDEO_STANDARDS[frame.standard].rows
-        pixels = cv2.transform(merged, np.array(rows if order == "rgb" else rows[::-1]), dst=colored)
+        u, v = (wide[:, :, 1], wide[:, :, 0]) if frame.format == "nv21" else (wide[:, :, 0], wide[:, :, 1])
+        pixels = _by_standard(frame.standard, luma, u, v, order, colored)
     if color == "gray":
         return _gray(pixels, 0, out)
     result: Pixels = pixels
     return result
 
 
+def _by_standard(standard: str, luma: Pixels, u: Pixels, v: Pixels, order: str, out: Pixels | None) -> Pixels:
+    """Planes of one size by the standard's equations; OpenCV has none but those of BT.601."""
+    cv2 = opencv()
+    if standard == "bt601-wide":
+        jpeg: Pixels = cv2.cvtColor(cv2.merge([luma, v, u]), _code(f"YCrCb2{order.upper()}"), dst=out)
+        return jpeg
+    rows = rows_as_computed(standard)
+    floats = cv2.merge([cv2.max(luma, float(_LOWEST_LUMA)), u, v]).astype(np.float32)
+    mixed = cv2.transform(floats, rows if order == "rgb" else np.ascontiguousarray(rows[::-1]), dst=floats)
+    np.clip(np.rint(mixed, out=mixed), 0, 255, out=mixed)
+    levels: Pixels = mixed.astype(np.uint8)
+    return levels
+
+
 def _gray(pixels: Pixels, red: int, out: Pixels | None) -> Pixels:
     """Grey as Pillow rounds it: OpenCV's own conversion has other last bits."""
     shares = np.zeros((1, pixels.shape[2]))
-    shares[0, red], shares[0, 1], shares[0, 2 - red] = _GRAY_SHARES
+    shares[0, red], shares[0, 1], shares[0, 2 - red] = GRAY_AS_COMPUTED
     result: Pixels = opencv().transform(pixels, shares, dst=out if out is not None and out.ndim == 2 else None)
     return result
 

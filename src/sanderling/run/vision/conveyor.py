@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -68,7 +68,7 @@ class Conveyor:
         self._last: Item | None = None
         self._threads: list[threading.Thread] = []
 
-    def __iter__(self) -> Iterator[Item]:
+    def __iter__(self) -> Generator[Item, None, None]:
         """Things that have passed all stages, in their order; ends the threads when it is left.
 
         Raises:

@@ -62,7 +62,7 @@ def frame_of(
     """Check pixels and name what they are; nothing is copied.
 
     Args:
-        pixels: uint8 in the shape that ``Frame`` states, or all bytes in a row; then ``width`` and ``height`` are needed.
+        pixels: uint8 in the shape that ``Frame`` states, or all bytes in a row, which need ``width`` and ``height``.
         pixel_format: one of ``PIXEL_FORMATS``.
         width: pixels; only for bytes in a row.
         height: pixels; only for bytes in a row.

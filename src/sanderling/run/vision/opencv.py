@@ -21,7 +21,5 @@ def opencv() -> Any:  # noqa: ANN401 - a module whose stubs are incomplete
     try:
         import cv2
     except ImportError as error:
-        raise UnavailableError(
-            "frames, videos and cameras need OpenCV: pip install 'sanderling[vision]'"
-        ) from error
+        raise UnavailableError("frames, videos and cameras need OpenCV: pip install 'sanderling[vision]'") from error
     return cv2

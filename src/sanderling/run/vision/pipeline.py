@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -22,6 +22,8 @@ from sanderling.run.vision.frames import Frame
 from sanderling.run.vision.placing import Placement
 from sanderling.run.vision.sources import Source
 from sanderling.run.vision.transforms import Transform
+
+__all__ = ["Drawer", "Drop", "Outcome", "Pipeline", "Reader", "StreamStatistics"]
 
 T = TypeVar("T")
 Reader = Callable[[Feeds, Placement, Frame], T]
@@ -138,7 +140,7 @@ class Pipeline(Generic[T]):
         self._conveyor = Conveyor(feed, self._stages(), drop=drop)
         self._copied_bytes = session.copied_bytes
 
-    def __iter__(self) -> Iterator[Outcome[T]]:
+    def __iter__(self) -> Generator[Outcome[T], None, None]:
         """Results in the order of the frames.
 
         Raises:
@@ -147,7 +149,7 @@ class Pipeline(Generic[T]):
         self._first_s = time.monotonic()
         if self._limit is not None and self._limit <= 0:
             return
-        items = iter(self._conveyor)
+        items = self._conveyor.__iter__()
         try:
             for item in items:
                 made: _Read = item.value
@@ -161,7 +163,7 @@ class Pipeline(Generic[T]):
             self._ended.set()
             self._source.close()
             self._buffers.end(abort=True)
-            items.close()  # type: ignore[attr-defined] - a generator, which ends the threads
+            items.close()  # ends the threads
 
     def statistics(self) -> StreamStatistics:
         """What has happened so far."""

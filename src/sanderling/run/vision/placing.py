@@ -115,10 +115,7 @@ def _cropped(preprocessing: Preprocessing, width: int, height: int) -> Fit:
     """Only the region that the crop keeps is resampled: a long thin picture must not cost its whole length."""
     size = (preprocessing.width, preprocessing.height)
     short = preprocessing.resize_to or max(size)
-    if width <= height:
-        scaled = (short, int(short * height / width))
-    else:
-        scaled = (int(short * width / height), short)
+    scaled = (short, int(short * height / width)) if width <= height else (int(short * width / height), short)
     left, top = (round((have - want) / 2) for have, want in zip(scaled, size, strict=True))
     ratio_x, ratio_y = width / scaled[0], height / scaled[1]
     box = (left * ratio_x, top * ratio_y, (left + size[0]) * ratio_x, (top + size[1]) * ratio_y)

@@ -11,7 +11,7 @@ from sanderling.core.tensor import Array
 from sanderling.model.preprocessing import Preprocessing
 from sanderling.model.resampling import Taps, taps_of
 from sanderling.run.vision.bands import Axis, axis_of_columns, axis_of_rows
-from sanderling.run.vision.color import Region, region_around
+from sanderling.run.vision.color import Region, region_around, whole
 from sanderling.run.vision.frames import Frame
 from sanderling.run.vision.opencv import opencv
 from sanderling.run.vision.placing import Fit, Placement, fit
@@ -30,8 +30,9 @@ class Resizing:
         picked: rows and columns of the region, where every target pixel is a source pixel as it is.
         method: OpenCV's way that gives the same within a level; None where there is none.
         rows: weights of the rows of the region.
-        columns: weights of its columns, with the factors of the channels in them where nothing is rounded.
-        rounded: whether what is between two passes is rounded to 8 bits: a filter that overshoots is cut off there.
+        columns: weights of its columns, with the factors of the channels in them where nothing is cut off.
+        overshoots: whether a filter leaves [0, 255], so that results are cut off.
+        rounded: whether what is between two passes is rounded to 8 bits and cut off too, as Pillow does.
         columns_first: which pass is the first then.
         colored: memory for the region in the model's colours.
         planes: memory for its channels.
@@ -46,6 +47,7 @@ class Resizing:
     method: int | None
     rows: Axis
     columns: Axis
+    overshoots: bool
     rounded: bool
     columns_first: bool
     colored: Pixels
@@ -83,12 +85,13 @@ def plan_resizing(preprocessing: Preprocessing, frame: Frame) -> Resizing:
     how, antialias = preprocessing.interpolation, preprocessing.antialias
     rows = taps_of(how, frame.height, top, bottom, found.height, antialias=antialias)
     columns = taps_of(how, frame.width, left, right, found.width, antialias=antialias)
-    region = region_around(frame, *_ends(rows), *_ends(columns))
+    picks = _is_pick(rows) and _is_pick(columns)
+    method = None if picks else _method(preprocessing, found, frame)
+    region = whole(frame) if method is not None else region_around(frame, *_ends(rows), *_ends(columns))
     rows, columns = Taps(rows.indices - region.top, rows.weights), Taps(columns.indices - region.left, columns.weights)
-    picked = (_picked(rows), _picked(columns)) if _is_pick(rows) and _is_pick(columns) else None
-    method = _method(preprocessing, found, frame) if picked is None else None
+    picked = (_picked(rows), _picked(columns)) if picks else None
     down, factors = axis_of_rows(rows), scaling(preprocessing)[0]
-    rounded = how == "bicubic" and antialias
+    overshoots = how == "bicubic"
     weighed = picked is None and method is None
     size = (region.height, region.width)
     channels = preprocessing.channels
@@ -100,9 +103,10 @@ def plan_resizing(preprocessing: Preprocessing, frame: Frame) -> Resizing:
         picked=picked,
         method=method,
         rows=down,
-        columns=axis_of_columns(columns, None if rounded else factors),
-        rounded=rounded,
-        columns_first=_columns_first(frame, found),
+        columns=axis_of_columns(columns, None if overshoots else factors),
+        overshoots=overshoots,
+        rounded=overshoots and antialias,
+        columns_first=passes_columns_first(frame.height, frame.width, found),
         colored=np.empty(size if channels == 1 else (*size, 3), np.uint8),
         planes=np.empty((3, *planes), np.uint8),
         scratch=np.empty((channels, down.longest, region.width) if weighed else 0, np.float32),
@@ -110,10 +114,10 @@ def plan_resizing(preprocessing: Preprocessing, frame: Frame) -> Resizing:
     )
 
 
-def _columns_first(frame: Frame, found: Fit) -> bool:
-    """Whether Pillow, from version 13 on, resamples along the rows first."""
-    fewer = frame.height - found.height
-    return not (fewer > 0 and fewer > 2 * (frame.width - found.width))
+def passes_columns_first(height: int, width: int, found: Fit) -> bool:
+    """Whether Pillow, from version 13 on, resamples along the rows of a picture of this size first."""
+    fewer = height - found.height
+    return not (fewer > 0 and fewer > 2 * (width - found.width))
 
 
 def _ends(taps: Taps) -> tuple[int, int]:
@@ -127,7 +131,7 @@ def _is_pick(taps: Taps) -> bool:
 
 
 def _picked(taps: Taps) -> slice | Array:
-    indices = taps.indices[np.arange(len(taps.indices)), taps.weights.argmax(axis=1)]
+    indices: Array = taps.indices[np.arange(len(taps.indices)), taps.weights.argmax(axis=1)]
     if (np.diff(indices) == 1).all():
         return slice(int(indices[0]), int(indices[-1]) + 1)
     return indices
@@ -141,9 +145,8 @@ def _method(preprocessing: Preprocessing, found: Fit, frame: Frame) -> int | Non
     shrinks = found.width <= frame.width and found.height <= frame.height
     if preprocessing.interpolation == "area":
         return int(cv2.INTER_AREA) if shrinks else None
-    grows = found.width >= frame.width and found.height >= frame.height
-    if preprocessing.interpolation == "bilinear" and (grows or not preprocessing.antialias):
-        return int(cv2.INTER_LINEAR)
+    if preprocessing.interpolation == "bilinear" and not preprocessing.antialias:
+        return int(cv2.INTER_LINEAR_EXACT)
     if preprocessing.interpolation == "bicubic" and not preprocessing.antialias:
         return int(cv2.INTER_CUBIC)
     return None

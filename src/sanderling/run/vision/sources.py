@@ -85,7 +85,7 @@ class PictureSource:
     """
 
     live = False
-    fps = None
+    fps: float | None = None
 
     def __init__(self, targets: Sequence[Path], progress: Progress) -> None:
         self.name = str(targets[0]) if len(targets) == 1 else f"{len(targets)} paths"

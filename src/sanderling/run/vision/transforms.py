@@ -88,9 +88,10 @@ class Transform:
 
     def _resample(self, planes: Array, plan: Resizing, target: Floats) -> None:
         """Planes that are resized by weights; results go straight to where they belong."""
-        if plan.rounded:
-            values = resample(planes, plan.rows, plan.columns, columns_first=plan.columns_first, rounded=True)
-            self._write(to_levels(values), target)
+        if plan.overshoots:
+            rounded = plan.rounded
+            values = resample(planes, plan.rows, plan.columns, columns_first=plan.columns_first, rounded=rounded)
+            self._write(to_levels(values) if rounded else np.clip(values, 0, 255, out=values), target)
             return
         scratch, between = plan.scratch[: len(planes)], plan.between[: len(planes)]
         resample_rows(planes, plan.rows, scratch, between)

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
+from typing import Any, get_args
 
-from sanderling.model.learning import Backbone, LossSpec, OptimizerKind
-from sanderling.workshop.options import BuildOptions
+from pydantic import ValidationError
+
+from sanderling.core.errors import OptionError, first_line
+from sanderling.model.learning import Backbone, LossKind, LossSpec, OptimizerKind
+
+_KINDS = get_args(LossKind)
 
 
 @dataclass(frozen=True)
@@ -15,14 +20,12 @@ class LearningOptions:
 
     Attributes:
         loss: with its options.
-        trainable: ``head``, ``lora:r=8`` or ``lora:r=8,alpha=16,layers=REGEX``, ``full``, or a regular expression that
-            finds parameters' names.
+        trainable: ``head``, ``lora:r=8`` or ``lora:r=8,alpha=16,head,layers=REGEX``, ``full``, or a regular expression
+            that finds parameters' names.
         optimizers: kinds to make graphs for.
         backbone: in what frozen weights are stored.
         private: make a gradient step with clipping per sample, where the task allows one.
-        private_batch: rows of that step where it needs a fixed number.
         batch: rows of a training batch; None lets any number be given.
-        labels: shape of one sample's label, without the batch; None where the loss tells it.
     """
 
     loss: LossSpec
@@ -30,9 +33,7 @@ class LearningOptions:
     optimizers: tuple[OptimizerKind, ...] = ("sgd", "adamw")
     backbone: Backbone = "fp32"
     private: bool = True
-    private_batch: int = 16
     batch: int | None = None
-    labels: tuple[int, ...] | None = None
 
 
 def parse_loss(text: str) -> LossSpec:
@@ -41,7 +42,43 @@ def parse_loss(text: str) -> LossSpec:
     Raises:
         OptionError: the kind or an option is unknown, or a value is out of range.
     """
-    raise NotImplementedError
+    kind, _, rest = text.strip().partition(":")
+    if kind not in _KINDS:
+        raise OptionError(f"--loss '{text}' names no loss: available are {', '.join(_KINDS)}")
+    known = _OPTIONS.get(kind, {})
+    values: dict[str, Any] = {"kind": kind, "separable": kind != "contrastive"}
+    for part in filter(None, rest.split(",")):
+        key, separator, value = part.partition("=")
+        if key not in known:
+            available = ", ".join(known) or "none"
+            raise OptionError(f"--loss '{text}' has the unknown option '{key}': available for {kind} are {available}")
+        field, read = known[key]
+        try:
+            values[field] = read(value) if separator else True
+        except ValueError as error:
+            raise OptionError(f"--loss '{text}': '{value}' is no value for {key}") from error
+    try:
+        return LossSpec.model_validate(values)
+    except ValidationError as error:
+        detail = error.errors()[0]
+        raise OptionError(
+            f"--loss '{text}': {'.'.join(map(str, detail['loc']))}: {first_line(ValueError(detail['msg']))}"
+        ) from error
 
 
-__all__ = ["BuildOptions", "LearningOptions", "Path", "parse_loss"]
+def _weights(text: str) -> tuple[float, ...]:
+    weights = tuple(float(part) for part in text.split("/"))
+    if not all(0 <= weight < float("inf") for weight in weights) or not any(weights):
+        raise ValueError(text)
+    return weights
+
+
+_OPTIONS: dict[str, dict[str, tuple[str, Callable[[str], Any]]]] = {
+    "cross_entropy": {
+        "smoothing": ("label_smoothing", float),
+        "weights": ("class_weights", _weights),
+        "ignore": ("ignore_index", int),
+        "shift": ("shift", lambda text: bool(int(text))),
+    },
+    "contrastive": {"temperature": ("temperature", float)},
+}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import itertools
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -31,7 +32,8 @@ from sanderling.model.multimodal import QUESTIONS, BranchSpec, MultimodalSpec, j
 from sanderling.model.package import EVIDENCE, GoldenVectors, Package, file_entries, write_manifest, write_zip
 from sanderling.model.preprocessing import parse_preprocessing
 from sanderling.run.branches import Branches
-from sanderling.run.engines import DEFAULT_ENGINE
+from sanderling.run.composite import NAME as COMPOSITE_NAME
+from sanderling.run.composite import variant_file
 from sanderling.run.features import digest_of
 from sanderling.run.text.inputs import TextInputs, check_text_inputs
 from sanderling.workshop.export.source import Exported
@@ -135,7 +137,9 @@ def _read_data(model: BranchedModel, options: MultimodalBuildOptions, recorder: 
         return _Data(None, None, "no data")
     if calibration is not None and evaluation is None:
         if len(calibration.pictures) < _LEAST_PICTURES:
-            raise OptionError(f"{calibration.name} has {len(calibration.pictures)} pictures: at least {_LEAST_PICTURES} are needed")
+            raise OptionError(
+                f"{calibration.name} has {len(calibration.pictures)} pictures: at least {_LEAST_PICTURES} are needed"
+            )
         calibration, evaluation = calibration.divided(_HELD_OUT_SHARE, options.seed)
         return _Data(calibration, evaluation, f"{len(evaluation)} rows of {evaluation.name}, on pictures held out")
     assert evaluation is not None
@@ -195,9 +199,7 @@ class _Build:
         for name, asked in data.items():
             if asked is not None:
                 self._samples[name][branch.name] = read(asked)
-        spec = BranchSpec(
-            name=branch.name, modality=branch.modality, folder=self._place(branch), tokenizer=tokenizer
-        )
+        spec = BranchSpec(name=branch.name, modality=branch.modality, folder=self._place(branch), tokenizer=tokenizer)
         self._make(branch, spec, inputs, self._material(inputs, branch.name, preprocessing))
 
     def _fusion(self, branch: Branch) -> None:
@@ -209,9 +211,7 @@ class _Build:
         fault = joint_fault(branch.name, branch.takes, inputs, outputs)
         if fault is not None:
             raise ModelError(f"{self._source.name}: {fault}")
-        spec = BranchSpec(
-            name=branch.name, modality="fusion", folder=self._place(branch), takes=dict(branch.takes)
-        )
+        spec = BranchSpec(name=branch.name, modality="fusion", folder=self._place(branch), takes=dict(branch.takes))
         partial_spec = MultimodalSpec.model_construct(
             task=self._options.task, branches=(*self._specs, spec), variants={}
         )
@@ -224,7 +224,9 @@ class _Build:
         self._make(branch, spec, inputs, self._material(inputs, branch.name, None))
         scores = self._packages[branch.name].manifest.outputs[0].shape[1]
         if scores != len(self._model.answers):
-            raise ModelError(f"fusion '{branch.name}' gives {scores} scores: there are {len(self._model.answers)} answers")
+            raise ModelError(
+                f"fusion '{branch.name}' gives {scores} scores: there are {len(self._model.answers)} answers"
+            )
 
     def _place(self, branch: Branch) -> str:
         return f"{FOLDER}/{branch.name}.sdl"
@@ -323,9 +325,7 @@ class _Build:
 
     def _choice(self, branches: dict[str, str], joint: Joint | None, confidence: float = 0.95) -> Choice:
         accuracy = joint.accuracy(branches, confidence=confidence, seed=self._options.seed) if joint else None
-        return Choice(
-            branches=branches, latency_ms=choosing.latency_ms(self._packages, branches), accuracy=accuracy
-        )
+        return Choice(branches=branches, latency_ms=choosing.latency_ms(self._packages, branches), accuracy=accuracy)
 
     def _finish(
         self, chosen: Mapping[str, Choice], tried: Sequence[Choice], budget: Budget | None, joint: Joint | None
@@ -393,13 +393,15 @@ class _Build:
         return Variant(
             id=name,
             precision=Precision.FP32 if name == FLOAT else Precision.INT8,
-            file=f"{FOLDER}",
+            file=variant_file(name),
             size_bytes=sum(part.size_bytes for part in parts),
-            engines=(DEFAULT_ENGINE,),
+            engines=(COMPOSITE_NAME,),
             memory_bytes=None if None in memory else sum(size for size in memory if size is not None),
             accuracy=choice.accuracy,
             within_budget=name == FLOAT or kept,
-            float_nodes=tuple(f"{branch}: {variant}" for branch, variant in choice.branches.items() if variant == FLOAT),
+            float_nodes=tuple(
+                f"{branch}: {variant}" for branch, variant in choice.branches.items() if variant == FLOAT
+            ),
         )
 
     def _first_calls(self, spec: MultimodalSpec) -> list[dict[str, Feeds]]:
@@ -417,6 +419,9 @@ class _Build:
     def _write_golden(self, manifest: Manifest, calls: Sequence[Mapping[str, Feeds]]) -> Golden:
         """Compute and write the golden vectors of all variants."""
         self._recorder.stage("golden vectors", len(manifest.variants))
+        assert manifest.multimodal is not None
+        for name, chosen in manifest.multimodal.variants.items():
+            (self._folder / variant_file(name)).write_text(json.dumps(chosen, indent=1) + "\n", encoding="utf-8")
         write_manifest(self._folder, manifest.model_copy(update={"files": file_entries(self._folder)}))
         package = Package.open(self._folder, check_hashes=False)
         stacked = {
@@ -490,7 +495,9 @@ def _best(variants: tuple[Variant, ...], budget: Budget | None) -> tuple[str, st
         found = variant.accuracy
         assert found is not None
         if not variant.within_budget:
-            reasons.append(f"{variant.id} misses it: {found.metric} drop {found.drop:.3g}, bound {found.drop_upper:.3g}")
+            reasons.append(
+                f"{variant.id} misses it: {found.metric} drop {found.drop:.3g}, bound {found.drop_upper:.3g}"
+            )
         elif _p50(variant) < _CLEARLY_FASTER * _p50(best):
             best = variant
         else:

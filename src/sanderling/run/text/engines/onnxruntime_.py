@@ -28,6 +28,7 @@ from sanderling.model.text import TextSpec
 from sanderling.run.engines.base import Availability
 from sanderling.run.text.base import GREEDY, Generation, Message, Sampling, StreamDecoder, TextModel
 from sanderling.run.text.sampling import Sampler, log_probabilities
+from sanderling.run.text.sequence import Sequenced
 from sanderling.run.text.slots import CacheTensor, Slots, neighbours
 from sanderling.run.text.wording import Wording
 
@@ -38,7 +39,12 @@ _KEPT = "kept_rows"  # the input of ours: rows whose scores are wanted
 _PRUNING = "/lm_head/prune/"
 _MASK, _POSITIONS = "attention_mask", "position_ids"
 _CONFIG = "genai_config.json"
-_KINDS = {"tensor(float)": np.float32, "tensor(float16)": np.float16, "tensor(int8)": np.int8, "tensor(uint8)": np.uint8}
+_KINDS = {
+    "tensor(float)": np.float32,
+    "tensor(float16)": np.float16,
+    "tensor(int8)": np.int8,
+    "tensor(uint8)": np.uint8,
+}
 _CHANNEL_BY_CALL = "DynamicQuantizeMatMul"  # rounds all rows of a call by one scale
 
 
@@ -143,7 +149,9 @@ class OnnxRuntimeModel:
         """
         own = [generation for generation in generations if isinstance(generation, OnnxRuntimeGeneration)]
         if not 1 <= len(own) <= self.most_together or len(own) != len(generations) or len(own) != len(tokens):
-            raise OptionError(f"{len(generations)} sequences in one call: expected 1 to {self.most_together} of this model")
+            raise OptionError(
+                f"{len(generations)} sequences in one call: expected 1 to {self.most_together} of this model"
+            )
         for generation, token in zip(own, tokens, strict=True):
             generation.check([token])
         found: dict[int, Array] = {}
@@ -170,7 +178,9 @@ class OnnxRuntimeModel:
         try:
             for start in range(0, len(ids) - 1, _SCORED_TOKENS):
                 following = ids[start + 1 : start + 1 + _SCORED_TOKENS]
-                found.append(log_probabilities(generation.append_scored(ids[start : start + len(following)]), following))
+                found.append(
+                    log_probabilities(generation.append_scored(ids[start : start + len(following)]), following)
+                )
         finally:
             generation.close()
         return np.concatenate(found)
@@ -186,13 +196,13 @@ class OnnxRuntimeModel:
         if guided is not None:
             guided.close()
 
-    def read(self, generation: OnnxRuntimeGeneration, ids: Sequence[int], *, scored: int) -> Array:
-        """Compute tokens of one sequence; the scores of the last ``scored``, shape (scored, vocabulary)."""
+    def read(self, generation: OnnxRuntimeGeneration, ids: Sequence[int], known: int, *, scored: int) -> Array:
+        """Compute tokens of one sequence after its first ``known``; the scores of the last ``scored``, shape (scored, vocabulary)."""
         with self._lock:
             session = self._open()
             cache = generation.pool.views(generation.slot, 1)
             kept = np.arange(len(ids) - scored, len(ids))
-            return self._graph.run(session, cache, np.asarray([ids], np.int64), [generation.known], kept)[0]
+            return self._graph.run(session, cache, np.asarray([ids], np.int64), [known], kept)[0]
 
     def free(self, generation: OnnxRuntimeGeneration) -> None:
         """Give a sequence's slot back."""
@@ -216,7 +226,8 @@ class OnnxRuntimeModel:
         """The scores after a token of each of some sequences of one pool. Under the lock."""
         session = self._open()
         for generation in own:
-            generation.catch_up()
+            if generation.length:
+                generation.catch_up()
         first, exchanges = neighbours([generation.slot for generation in own])
         pool = own[0].pool
         held = {each.slot: each for each in self._generations if each.pool is pool and each.is_open}
@@ -251,151 +262,29 @@ class OnnxRuntimeModel:
         return self._session
 
 
-class OnnxRuntimeGeneration:
-    """One sequence. Going back costs nothing: what follows is written over.
+class OnnxRuntimeGeneration(Sequenced):
+    """One sequence, whose keys and values are in a slot.
 
     Attributes:
         pool: that its slot is in.
         slot: where its keys and values are; it changes when sequences become neighbours.
-        known: tokens whose keys and values are there.
     """
 
+    engine = OnnxRuntime.name
+    most_scored = _SCORED_TOKENS
+
     def __init__(self, model: OnnxRuntimeModel, sampler: Sampler, capacity: int, pool: Slots, slot: int) -> None:
+        super().__init__(model.spec, sampler, capacity)
         self.pool, self.slot = pool, slot
-        self.known = 0
-        self._model: OnnxRuntimeModel | None = model
-        self._sampler, self._capacity = sampler, capacity
-        self._vocabulary = model.spec.vocabulary
-        self._ids: list[int] = []
-        self._scores: Array | None = None  # of what follows the last id
+        self._model = model
 
-    @property
-    def length(self) -> int:
-        """Tokens so far: those appended and those chosen."""
-        return len(self._ids)
+    def read(self, ids: Sequence[int], known: int, *, scored: int) -> Array:
+        """Compute tokens after the first ``known``; the scores of the last ``scored``."""
+        return self._model.read(self, ids, known, scored=scored)
 
-    @property
-    def capacity(self) -> int:
-        """Most tokens that it can hold."""
-        return self._capacity
-
-    @property
-    def is_open(self) -> bool:
-        """Whether it has a slot."""
-        return self._model is not None
-
-    def append(self, ids: Sequence[int]) -> None:
-        """Read tokens in one call of the engine.
-
-        Raises:
-            OptionError: they are none, out of the vocabulary, or more than fit.
-            EngineError: execution failed, or the generation is closed.
-        """
-        self.check(ids)
-        self._ids.extend(int(token) for token in ids)
-        self.catch_up()
-
-    def append_scored(self, ids: Sequence[int]) -> Array:
-        """Read tokens in one call of the engine.
-
-        Returns:
-            Scores after each of them, float32, shape (len(ids), vocabulary).
-
-        Raises:
-            OptionError: they are none, out of the vocabulary, more than fit, or more than ``most_scored``.
-            EngineError: execution failed, or the generation is closed.
-        """
-        self.check(ids)
-        model = self._open()
-        if len(ids) > model.most_scored:
-            raise OptionError(f"{len(ids)} tokens to score in one call: expected at most {model.most_scored}")
-        self._ids.extend(int(token) for token in ids)
-        unread = self._ids[self.known :]
-        scores = model.read(self, unread, scored=len(ids))
-        self.known, self._scores = len(self._ids), scores[-1]
-        return scores
-
-    def logits(self) -> Array:
-        """Scores of the next token, float32, shape (vocabulary,), a copy.
-
-        Raises:
-            OptionError: nothing was appended yet.
-            EngineError: execution failed, or the generation is closed.
-        """
-        self._open()
-        if not self._ids:
-            raise OptionError("nothing was appended yet: append the prompt first")
-        self.catch_up()
-        assert self._scores is not None
-        return self._scores.copy()
-
-    def next(self) -> int:
-        """Choose the next token and add it; it is read when the one after it is asked for.
-
-        Raises:
-            OptionError: nothing was appended yet, or the sequence is full.
-            EngineError: execution failed, or the generation is closed.
-        """
-        if len(self._ids) >= self._capacity:
-            raise OptionError(f"the sequence is full: it holds {self._capacity} tokens")
-        token = self._sampler.choose(self.logits(), self._ids)
-        self._ids.append(token)
-        self._scores = None
-        return token
-
-    def rewind(self, length: int) -> None:
-        """Forget what follows the first ``length`` tokens.
-
-        Raises:
-            OptionError: ``length`` is out of range.
-            EngineError: the generation is closed.
-        """
-        self._open()
-        if not 0 <= length <= len(self._ids):
-            raise OptionError(f"cannot go back to {length} tokens: the sequence has {len(self._ids)}")
-        if length < len(self._ids):
-            self._scores = None
-        del self._ids[length:]
-        self.known = min(self.known, length)
-
-    def close(self) -> None:
-        """Give the slot back; a second call does nothing."""
-        model, self._model = self._model, None
-        if model is not None:
-            model.free(self)
-
-    def __del__(self) -> None:
-        self.close()
-
-    def check(self, ids: Sequence[int]) -> None:
-        """Refuse tokens that cannot be appended; raises as of ``append``."""
-        self._open()
-        if not ids:
-            raise OptionError("no tokens to append: expected at least one")
-        if len(self._ids) + len(ids) > self._capacity:
-            raise OptionError(f"{len(ids)} tokens after {len(self._ids)} do not fit into {self._capacity}")
-        wrong = next((token for token in ids if not 0 <= token < self._vocabulary), None)
-        if wrong is not None:
-            raise OptionError(f"token {wrong} is not in the vocabulary: ids are 0 to {self._vocabulary - 1}")
-
-    def catch_up(self) -> None:
-        """Read what was not read, so that the scores of what follows are there."""
-        if self._scores is None and self._ids:
-            self.known = min(self.known, len(self._ids) - 1)
-            self._scores = self._open().read(self, self._ids[self.known :], scored=1)[0]
-        elif self.known < len(self._ids):
-            self._scores = self._open().read(self, self._ids[self.known :], scored=1)[0]
-        self.known = len(self._ids)
-
-    def took(self, token: int, scores: Array) -> None:
-        """A call with other sequences has read a token of this one."""
-        self._ids.append(int(token))
-        self.known, self._scores = len(self._ids), scores
-
-    def _open(self) -> OnnxRuntimeModel:
-        if self._model is None:
-            raise EngineError("onnxruntime: the sequence is closed; start another")
-        return self._model
+    def release(self) -> None:
+        """Give the slot back."""
+        self._model.free(self)
 
 
 class _Graph:
@@ -410,7 +299,9 @@ class _Graph:
         self._present = [name.replace("past_key_values", "present") for name in (value.name for value in past)]
         missing = {"logits", *self._present} - {value.name for value in session.get_outputs()}
         if unknown or missing or not past:
-            raise ModelError(f"the graph is none that this loop knows: {', '.join(sorted(unknown | missing)) or 'no cache'}")
+            raise ModelError(
+                f"the graph is none that this loop knows: {', '.join(sorted(unknown | missing)) or 'no cache'}"
+            )
         self._vocabulary = spec.vocabulary
         self._bound: dict[tuple[int, int], Any] = {}
 
