@@ -5,7 +5,7 @@ from torch import Tensor, nn
 
 from benchmarks.zoo.scene_detector import STRIDES, SceneDetector, anchor_points
 
-_LEAST = 1e-6
+_LEAST_OBJECTNESS = 1e-3
 _LEAST_SHARE = 5e-4  # what is less likely counts nowhere
 _LEAST_SIDE = 0.1  # cells; items are larger, and the logarithm of less is rounding
 
@@ -34,7 +34,7 @@ class Yolov5Scenes(SceneDetector):
     def forward(self, images: Tensor) -> Tensor:
         """Map images (N, 3, H, W) to (N, anchors, 15)."""
         raw = super().forward(images).transpose(1, 2)
-        objectness = raw[:, :, 4:].amax(dim=2, keepdim=True).clamp(min=_LEAST)
+        objectness = raw[:, :, 4:].amax(dim=2, keepdim=True).clamp(min=_LEAST_OBJECTNESS)
         return torch.cat([raw[:, :, :4], objectness, raw[:, :, 4:] / objectness], dim=2)
 
 
