@@ -45,9 +45,6 @@ STAGE_STARTS = (
     "read data of ",
     "export ",
     "join ",
-    "join ",
-    "read data of ",
-    "export ",
 )
 STAGES = {
     "read ONNX",
@@ -91,12 +88,6 @@ STAGES = {
     "compute features",
     "write the way back",
     "compare gradients with PyTorch",
-    "compute features",
-    "write the way back",
-    "compare gradients with PyTorch",
-    "load the branches",
-    "read pictures",
-    "choose a variant for each branch",
 }
 
 
