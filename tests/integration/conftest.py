@@ -42,6 +42,8 @@ STAGE_STARTS = (
     "copy to ",
     "verify on ",
     "measure on ",
+    "read data of ",
+    "export ",
 )
 STAGES = {
     "read ONNX",
@@ -79,6 +81,9 @@ STAGES = {
     "compare with fp16",
     "compare with int8",
     "compare with none.onnx",
+    "load the branches",
+    "read pictures",
+    "choose a variant for each branch",
 }
 
 

@@ -32,6 +32,7 @@ from sanderling.model.package import MANIFEST, Package
 from sanderling.model.text import TextSpec
 from sanderling.run.engines import DEFAULT_ENGINE, engine
 from sanderling.run.engines.base import EngineOptions, Optimization
+from sanderling.run.session import check_one_graph
 
 _HEAVIEST = 10
 _NAMED = 5
@@ -101,6 +102,8 @@ def inspect(path: str | Path, *, shapes: Mapping[str, Sequence[int]] | None = No
     file = Path(path)
     if (file / MANIFEST).is_file() or file.name.endswith((".sdl", ".sdl.zip")):
         package = Package.open(file)
+        if package.manifest.multimodal is not None:
+            check_one_graph(package)
         file = package.file(package.variant().file)
         if package.manifest.text is not None:
             return _of_language_model(package, file)

@@ -26,7 +26,7 @@ from sanderling.model.plan import Objective, Plan, PlanEntry
 from sanderling.model.tuning import CandidateResult, TuneResult
 from sanderling.run.devices import EngineState, list_engines
 from sanderling.run.engines.base import Executable, Optimization
-from sanderling.run.session import check_tensors
+from sanderling.run.session import check_one_graph
 
 _FALLBACKS = 3
 _LEAST_SECONDS = 20.0
@@ -77,7 +77,7 @@ def tune(
     package = Package.open(path)
     if package.manifest.text is not None:
         return tune_text(path, objective=objective, seconds=seconds, engines=engines, progress=progress)
-    check_tensors(package)
+    check_one_graph(package)
     states = _states(engines)
     candidates, excluded = list_candidates(package.manifest, states, objective)
     with ExitStack() as stack:

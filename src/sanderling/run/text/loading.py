@@ -47,7 +47,9 @@ class TextPlace:
     event: Event | None = None
 
 
-def text_place(package: Package, *, variant: str | None = None, engine: str | None = None, threads: int = 0) -> TextPlace:
+def text_place(
+    package: Package, *, variant: str | None = None, engine: str | None = None, threads: int = 0
+) -> TextPlace:
     """Follow the package's plan for this kind of device, as far as it was measured with the engines that are here.
 
     What is asked for narrows the plan. Without a plan that holds, the first engine of the variant that is installed

@@ -358,7 +358,8 @@ class TextSession:
             if slice_ms == NEVER:
                 return 1 + self._drafts
             return next(
-                (size for size in _CHUNKS if size <= 1 + self._drafts and predict_ms(self._latency, size) <= slice_ms), 1
+                (size for size in _CHUNKS if size <= 1 + self._drafts and predict_ms(self._latency, size) <= slice_ms),
+                1,
             )
         if not self._latency.sizes:
             return _FIRST_CHUNK
@@ -428,7 +429,9 @@ class TextSession:
                 if finish is not None or failure is not None:
                     self._end(conversation, finish, failure)
 
-    def _timed(self, step: Callable[[], _T], conversation: Conversation) -> tuple[float, _T | None, SanderlingError | None]:
+    def _timed(
+        self, step: Callable[[], _T], conversation: Conversation
+    ) -> tuple[float, _T | None, SanderlingError | None]:
         """Run a step when it is its turn; returns the milliseconds that it took, and its result or what failed."""
         result: _T | None = None
         took_ms = 0.0

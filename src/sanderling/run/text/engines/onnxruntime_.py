@@ -39,7 +39,12 @@ _KEPT = "kept_rows"  # the input of ours: rows whose scores are wanted
 _PRUNING = "/lm_head/prune/"
 _MASK, _POSITIONS = "attention_mask", "position_ids"
 _CONFIG = "genai_config.json"
-_KINDS = {"tensor(float)": np.float32, "tensor(float16)": np.float16, "tensor(int8)": np.int8, "tensor(uint8)": np.uint8}
+_KINDS = {
+    "tensor(float)": np.float32,
+    "tensor(float16)": np.float16,
+    "tensor(int8)": np.int8,
+    "tensor(uint8)": np.uint8,
+}
 _CHANNEL_BY_CALL = "DynamicQuantizeMatMul"  # rounds all rows of a call by one scale
 
 
@@ -144,7 +149,9 @@ class OnnxRuntimeModel:
         """
         own = [generation for generation in generations if isinstance(generation, OnnxRuntimeGeneration)]
         if not 1 <= len(own) <= self.most_together or len(own) != len(generations) or len(own) != len(tokens):
-            raise OptionError(f"{len(generations)} sequences in one call: expected 1 to {self.most_together} of this model")
+            raise OptionError(
+                f"{len(generations)} sequences in one call: expected 1 to {self.most_together} of this model"
+            )
         for generation, token in zip(own, tokens, strict=True):
             generation.check([token])
         found: dict[int, Array] = {}
@@ -171,7 +178,9 @@ class OnnxRuntimeModel:
         try:
             for start in range(0, len(ids) - 1, _SCORED_TOKENS):
                 following = ids[start + 1 : start + 1 + _SCORED_TOKENS]
-                found.append(log_probabilities(generation.append_scored(ids[start : start + len(following)]), following))
+                found.append(
+                    log_probabilities(generation.append_scored(ids[start : start + len(following)]), following)
+                )
         finally:
             generation.close()
         return np.concatenate(found)
@@ -290,7 +299,9 @@ class _Graph:
         self._present = [name.replace("past_key_values", "present") for name in (value.name for value in past)]
         missing = {"logits", *self._present} - {value.name for value in session.get_outputs()}
         if unknown or missing or not past:
-            raise ModelError(f"the graph is none that this loop knows: {', '.join(sorted(unknown | missing)) or 'no cache'}")
+            raise ModelError(
+                f"the graph is none that this loop knows: {', '.join(sorted(unknown | missing)) or 'no cache'}"
+            )
         self._vocabulary = spec.vocabulary
         self._bound: dict[tuple[int, int], Any] = {}
 
