@@ -165,5 +165,7 @@ def _with_golden(folder: Path):
 
 def _renamed(opened, names: list[str], what: str):
     return tuple(
-        spec.model_copy(update={"name": f"{name}.{spec.name}"}) for name in names for spec in getattr(opened[name], what)
+        spec.model_copy(update={"name": f"{name}.{spec.name}"})
+        for name in names
+        for spec in getattr(opened[name], what)
     )

@@ -122,7 +122,9 @@ def _again(path: Path, variant: str, rounds: int) -> dict[str, Any]:
         for number in range(rounds + _WARM):
             answerer.branches.cache.clear()
             own = np.flatnonzero(data.pictures == number % len(data.files))[:2]
-            times = [_timed(lambda row=row: answerer.ask(data.files[data.pictures[row]], [data.texts[row]])) for row in own]
+            times = [
+                _timed(lambda row=row: answerer.ask(data.files[data.pictures[row]], [data.texts[row]])) for row in own
+            ]
             if len(times) == 2 and number >= _WARM:
                 first.append(times[0])
                 second.append(times[1])
@@ -135,7 +137,7 @@ def _again(path: Path, variant: str, rounds: int) -> dict[str, Any]:
 
 
 def _at_once(path: Path, rounds: int) -> dict[str, Any]:
-    """Two balanced branches at once and one after the other: with a thread each, and with all cores for each in turn."""
+    """Two balanced branches at once, and one after the other with a thread or with all cores for each."""
     package = Package.open(path)
     ways: dict[str, dict[str, Any]] = {
         "at once, 1 thread each": {"threads": 1, "at_once": True},

@@ -29,10 +29,10 @@ from sanderling.model.graph import (
     weight_bytes,
 )
 from sanderling.model.package import MANIFEST, Package
-from sanderling.run.session import check_one_graph
 from sanderling.model.text import TextSpec
 from sanderling.run.engines import DEFAULT_ENGINE, engine
 from sanderling.run.engines.base import EngineOptions, Optimization
+from sanderling.run.session import check_one_graph
 
 _HEAVIEST = 10
 _NAMED = 5

@@ -35,9 +35,7 @@ def golden_outputs(
         rows = []
         for at, call in enumerate(calls):
             contents = contents_of(call, str(at).encode())
-            ends = (
-                {fusion.name: branches.run([contents])[0]} if fusion is not None else branches.leaves([contents])[0]
-            )
+            ends = {fusion.name: branches.run([contents])[0]} if fusion is not None else branches.leaves([contents])[0]
             rows.append({f"{end}.{name}": array for end, named in ends.items() for name, array in named.items()})
     return {name: np.stack([row[name] for row in rows]) for name in rows[0]}
 
@@ -93,7 +91,8 @@ def _accuracy_checks(package: Package, source: Path, threads: int, progress: Pro
 
 
 def _accuracy_check(package: Package, variant: Variant, found: Accuracy) -> Check:
-    told = f"{found.metric} {found.value:.4g}, drop {found.drop:.3g}, bound {found.drop_upper:.3g}, {found.samples} samples"
+    drop = f"drop {found.drop:.3g}, bound {found.drop_upper:.3g}"
+    told = f"{found.metric} {found.value:.4g}, {drop}, {found.samples} samples"
     budget = package.manifest.budget
     if budget is None or variant.id != package.manifest.chosen or variant.id == package.manifest.variants[0].id:
         return Check(name=f"accuracy, {variant.id}", passed=True, detail=told)

@@ -56,7 +56,9 @@ class BranchSpec(_Record):
     @model_validator(mode="after")
     def _consistent(self) -> BranchSpec:
         if (self.modality == "text") != (self.tokenizer is not None):
-            raise ValueError(f"branch '{self.name}' reads a {self.modality}: a tokenizer is for text, and text needs one")
+            raise ValueError(
+                f"branch '{self.name}' reads a {self.modality}: a tokenizer is for text, and text needs one"
+            )
         if (self.modality == "fusion") != bool(self.takes):
             raise ValueError(f"branch '{self.name}' is a {self.modality}: a fusion alone takes other branches' outputs")
         return self

@@ -63,7 +63,9 @@ def open_branches(package: Package, spec: MultimodalSpec) -> dict[str, Package]:
     }
     for name, each in opened.items():
         if len(each.manifest.outputs) != 1:
-            raise PackageError(f"branch '{name}' of {package.path} has {len(each.manifest.outputs)} outputs: expected 1")
+            raise PackageError(
+                f"branch '{name}' of {package.path} has {len(each.manifest.outputs)} outputs: expected 1"
+            )
     outputs = {name: each.manifest.outputs[0] for name, each in opened.items()}
     for branch in spec.branches:
         fault = joint_fault(branch.name, branch.takes, opened[branch.name].manifest.inputs, outputs)

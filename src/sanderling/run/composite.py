@@ -99,7 +99,9 @@ class CompositeExecutable:
             raise
         except SanderlingError as error:
             raise EngineError(f"{NAME}: {error}") from error
-        return self._written({spec.name: np.concatenate([row[spec.name] for row in found]) for spec in self.outputs}, outputs)
+        return self._written(
+            {spec.name: np.concatenate([row[spec.name] for row in found]) for spec in self.outputs}, outputs
+        )
 
     def close(self) -> None:
         """Close all branches."""
@@ -129,9 +131,7 @@ class CompositeExecutable:
 def _of_branch(feeds: Feeds, branch: str, row: int) -> dict[str, Array]:
     """One row of a branch's inputs, under the branch's own names."""
     prefix = f"{branch}."
-    return {
-        name.removeprefix(prefix): array[row : row + 1] for name, array in feeds.items() if name.startswith(prefix)
-    }
+    return {name.removeprefix(prefix): array[row : row + 1] for name, array in feeds.items() if name.startswith(prefix)}
 
 
 def _content(feeds: dict[str, Array]) -> Content:

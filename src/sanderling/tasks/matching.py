@@ -110,7 +110,9 @@ class Matcher:
         files = list_pictures(folder)
         contents = [(file, self._content(file, progress)) for file in files]
         known = self._read_index(progress)
-        missing = {content.digest: (file, content) for file, content in contents if content and content.digest not in known}
+        missing = {
+            content.digest: (file, content) for file, content in contents if content and content.digest not in known
+        }
         progress.stage("read pictures", len(missing))
         computed = dict(self._compute(list(missing.values()), progress))
         if computed and self._index is not None:
@@ -170,9 +172,7 @@ class Matcher:
             _skip(file, error, progress)
             return None
 
-    def _compute(
-        self, contents: Sequence[tuple[Path, Content]], progress: Progress
-    ) -> Iterator[tuple[bytes, Array]]:
+    def _compute(self, contents: Sequence[tuple[Path, Content]], progress: Progress) -> Iterator[tuple[bytes, Array]]:
         """Features of pictures, some at a time; one that cannot be read is skipped, and the others go on."""
         for start in range(0, len(contents), _TOGETHER):
             together = contents[start : start + _TOGETHER]
@@ -250,7 +250,9 @@ def _index_file(branches: Branches) -> Path:
     """Named after all that features depend on: the graph's bytes, and how pictures become its input."""
     session = branches.sessions[branches.spec.leaf("picture").name]
     manifest, variant = session.manifest, session.variant
-    files = {name: entry.sha256 for name, entry in manifest.files.items() if name in (variant.file, variant.external_data)}
+    files = {
+        name: entry.sha256 for name, entry in manifest.files.items() if name in (variant.file, variant.external_data)
+    }
     assert manifest.preprocessing is not None
     known = json.dumps([files, manifest.preprocessing.model_dump(mode="json"), session.engine], sort_keys=True)
     return cache_folder() / "features" / f"{hashlib.sha256(known.encode()).hexdigest()[:32]}.npz"

@@ -8,9 +8,7 @@ PICTURE = BranchSpec(name="vision", modality="picture", folder="branches/vision.
 TEXT = BranchSpec(
     name="text", modality="text", folder="branches/text.sdl", tokenizer=TokenizerSpec(file="t.json", longest=4)
 )
-FUSION = BranchSpec(
-    name="fusion", modality="fusion", folder="branches/fusion.sdl", takes={"x": "vision", "y": "text"}
-)
+FUSION = BranchSpec(name="fusion", modality="fusion", folder="branches/fusion.sdl", takes={"x": "vision", "y": "text"})
 
 
 def spec(*branches: BranchSpec, task: str = "visual-question-answering", variants=None) -> MultimodalSpec:

@@ -53,7 +53,9 @@ class Wording:
         if not ids:
             raise OptionError(f"the text {text!r} has no words: expected at least one")
         if len(ids) > self._spec.longest:
-            raise ContextError(f"the text has {len(ids)} tokens: at most {self._spec.longest} are read; make it shorter")
+            raise ContextError(
+                f"the text has {len(ids)} tokens: at most {self._spec.longest} are read; make it shorter"
+            )
         unknown = self.unknown_words(text)
         if unknown and all(token == self._spec.unknown for token in ids if self._is_word(token)):
             raise DataError(f"none of the words of {text!r} is in the vocabulary of {self.vocabulary}: use other words")
@@ -90,7 +92,9 @@ def check_text_inputs(inputs: Sequence[TensorSpec], longest: int) -> None:
     """
     names = [spec.name for spec in inputs]
     if len(names) > 1 and (_IDS not in names or set(names) - set(EMBEDDING_INPUTS)):
-        raise ModelError(f"a text branch has the inputs {', '.join(names)}: expected one, or {', '.join(EMBEDDING_INPUTS)}")
+        raise ModelError(
+            f"a text branch has the inputs {', '.join(names)}: expected one, or {', '.join(EMBEDDING_INPUTS)}"
+        )
     for spec in inputs:
         if len(spec.shape) != 2 or spec.shape[1] != longest or not spec.dtype.startswith("int"):
             raise ModelError(f"a text branch has the input {spec}: expected ids, int64[batch, {longest}]")

@@ -102,7 +102,9 @@ def _last_question(asked: ChatRequest) -> tuple[str, bytes]:
 def _decoded(url: str) -> bytes:
     head, _, data = url.partition(",")
     if not head.startswith("data:image/") or not head.endswith(";base64"):
-        raise ParameterError("a picture's url is no data:image/…;base64,…: nothing is fetched from elsewhere", "messages")
+        raise ParameterError(
+            "a picture's url is no data:image/…;base64,…: nothing is fetched from elsewhere", "messages"
+        )
     try:
         return base64.b64decode(data, validate=True)
     except (binascii.Error, ValueError) as error:

@@ -54,7 +54,9 @@ def _load(folder: Path) -> Any:  # noqa: ANN401 - transformers is untyped here
     try:
         from transformers import AutoModel
     except ImportError as error:
-        raise UnavailableError("a Hugging Face folder needs transformers: pip install 'sanderling[text-build]'") from error
+        raise UnavailableError(
+            "a Hugging Face folder needs transformers: pip install 'sanderling[text-build]'"
+        ) from error
     try:
         with quiet():
             return AutoModel.from_pretrained(
@@ -85,9 +87,7 @@ def _towers(model: Any, kind: str) -> tuple[torch.nn.Module, torch.nn.Module]:  
             self.head = model.text_projection if kind == "clip" else nn.Identity()
 
         def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
-            features: Tensor = self.head(
-                self.tower(input_ids=input_ids, attention_mask=attention_mask).pooler_output
-            )
+            features: Tensor = self.head(self.tower(input_ids=input_ids, attention_mask=attention_mask).pooler_output)
             return features
 
     return PictureTower().eval(), TextTower().eval()

@@ -130,7 +130,9 @@ def _load_weights(model: BranchedModel, path: Path) -> None:
     names = [branch.name for branch in model.branches]
     strange = next((key for key in checkpoint if key.partition(".")[0] not in names), None)
     if strange is not None:
-        raise WeightsError(f"weights {path.name} have the key '{strange}': expected one of {', '.join(names)} before a dot")
+        raise WeightsError(
+            f"weights {path.name} have the key '{strange}': expected one of {', '.join(names)} before a dot"
+        )
     for branch in model.branches:
         prefix = f"{branch.name}."
         own = {key.removeprefix(prefix): tensor for key, tensor in checkpoint.items() if key.startswith(prefix)}
@@ -149,7 +151,9 @@ def _check_output(model: onnx.ModelProto, branch: Branch) -> None:
 
 def _write_words(words: Sequence[str], path: Path) -> None:
     if len(words) < 3 or len(set(words)) != len(words):
-        raise ModelError(f"a vocabulary of {len(words)} words, {len(set(words))} of them different: expected distinct words")
+        raise ModelError(
+            f"a vocabulary of {len(words)} words, {len(set(words))} of them different: expected distinct words"
+        )
     try:
         from tokenizers import Tokenizer, models, pre_tokenizers
     except ImportError as error:
