@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 
@@ -16,7 +17,7 @@ from sanderling.measure.multimodal import Joint, known_texts, picture_samples, t
 from sanderling.measure.questions import Asked
 from sanderling.measure.samples import Samples
 from sanderling.model.manifest import Budget, Source
-from sanderling.model.multimodal import BranchSpec, MultimodalSpec, joint_fault
+from sanderling.model.multimodal import BranchSpec, MultimodalSpec, Task, joint_fault
 from sanderling.model.package import Package
 from sanderling.model.preprocessing import Preprocessing, parse_preprocessing
 from sanderling.run.text.wording import Wording, check_text_inputs
@@ -59,6 +60,7 @@ class Making:
     ) -> None:
         self._folder, self._model, self._source = folder, model, source
         self._data, self._options, self._progress = data, options, progress
+        self._task = cast("Task", options.task)  # checked with the options
         self.packages: dict[str, Package] = {}
         self._specs: list[BranchSpec] = []
         self._samples: dict[str, dict[str, Samples]] = {"calibration": {}, "evaluation": {}}
@@ -87,7 +89,7 @@ class Making:
         """The graph of the branches, with these variants of the whole."""
         order = {branch.name: at for at, branch in enumerate(self._model.branches)}
         return MultimodalSpec(
-            task=self._options.task,  # type: ignore[arg-type] - checked before
+            task=self._task,
             branches=tuple(sorted(self._specs, key=lambda spec: order[spec.name])),
             variants=dict(variants),
             scale=self._model.scale,
@@ -134,9 +136,7 @@ class Making:
         if fault is not None:
             raise ModelError(f"{self._source.name}: {fault}")
         spec = BranchSpec(name=branch.name, modality="fusion", folder=self._place(branch), takes=dict(branch.takes))
-        partial_spec = MultimodalSpec.model_construct(
-            task=self._options.task, branches=(*self._specs, spec), variants={}
-        )
+        partial_spec = MultimodalSpec.model_construct(task=self._task, branches=(*self._specs, spec), variants={})
         for name in ("calibration", "evaluation"):
             joint = self.joint(name, partial_spec)
             if joint is not None:
