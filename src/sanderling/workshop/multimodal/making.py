@@ -9,7 +9,6 @@ from typing import cast
 
 import numpy as np
 
-from sanderling.core.errors import ModelError
 from sanderling.core.precision import Precision
 from sanderling.core.progress import Progress
 from sanderling.core.tensor import TensorSpec
@@ -17,7 +16,7 @@ from sanderling.measure.multimodal import Joint, known_texts, picture_samples, t
 from sanderling.measure.questions import Asked
 from sanderling.measure.samples import Samples
 from sanderling.model.manifest import Budget, Source
-from sanderling.model.multimodal import BranchSpec, MultimodalSpec, Task, joint_fault
+from sanderling.model.multimodal import BranchSpec, MultimodalSpec, Task
 from sanderling.model.package import Package
 from sanderling.model.preprocessing import Preprocessing, parse_preprocessing
 from sanderling.run.text.wording import Wording, check_text_inputs
@@ -128,13 +127,6 @@ class Making:
 
     def _fusion(self, branch: Branch) -> None:
         inputs = tuple(parse_input(text) for text in branch.inputs)
-        outputs = {name: package.manifest.outputs[0] for name, package in self.packages.items()}
-        unknown = sorted(set(branch.takes.values()) - set(outputs))
-        if unknown:
-            raise ModelError(f"fusion '{branch.name}' takes from '{unknown[0]}': branches are {', '.join(outputs)}")
-        fault = joint_fault(branch.name, branch.takes, inputs, outputs)
-        if fault is not None:
-            raise ModelError(f"{self._source.name}: {fault}")
         spec = BranchSpec(name=branch.name, modality="fusion", folder=self._place(branch), takes=dict(branch.takes))
         partial_spec = MultimodalSpec.model_construct(task=self._task, branches=(*self._specs, spec), variants={})
         for name in ("calibration", "evaluation"):
@@ -144,11 +136,6 @@ class Making:
                 count = len(next(iter(feeds.values())))
                 self._samples[name][branch.name] = Samples(feeds, None, tuple(map(str, range(count))))
         self._make(branch, spec, inputs, self._material(inputs, branch.name, None))
-        scores = self.packages[branch.name].manifest.outputs[0].shape[1]
-        if scores != len(self._model.answers):
-            raise ModelError(
-                f"fusion '{branch.name}' gives {scores} scores: there are {len(self._model.answers)} answers"
-            )
 
     def _place(self, branch: Branch) -> str:
         return f"{FOLDER}/{branch.name}.sdl"

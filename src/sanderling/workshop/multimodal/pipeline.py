@@ -27,7 +27,7 @@ from sanderling.workshop.multimodal.evidence import Choice, MultimodalEvidence, 
 from sanderling.workshop.multimodal.making import FOLDER, Making
 from sanderling.workshop.multimodal.measuring import Call, first_calls, time_variants, write_golden, write_variants
 from sanderling.workshop.multimodal.options import MultimodalBuildOptions, check_options
-from sanderling.workshop.multimodal.source import load_model
+from sanderling.workshop.multimodal.source import load_model, try_branches
 from sanderling.workshop.pipeline import check_output
 from sanderling.workshop.search import CONFIDENCE as SEARCH_CONFIDENCE
 
@@ -77,6 +77,7 @@ def build_multimodal(options: MultimodalBuildOptions, progress: Progress | None 
     recorder = Recorder(progress or Silent())
     recorder.stage("load the branches")
     model, source = load_model(options)
+    try_branches(model, source.name)
     data = read_data(model, options, recorder)
     with replacing(options.output) as target:
         zipped = options.output.suffix == ".zip"
