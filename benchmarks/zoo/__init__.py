@@ -10,6 +10,8 @@ fashion               two networks for 1x28x28 Fashion-MNIST: plain and depthwis
 fashion_data          reads Debian's dataset-fashion-mnist; label names, normalisation
 fashion_scenes        composes Fashion-MNIST items to pictures with known boxes
 scene_detector        a small anchor-free detector for these scenes
+scene_heads           the same with the outputs of other families
+scene_video           a video of such scenes in motion, with known boxes
 easy_vqa_data         reads PyPI's easy-vqa; the words of its questions, normalisation
 vqa                   a small network in three branches that answers its questions
 composed_search       MobileNetV2 and MiniLM composed to a picture search

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
+from sanderling.core.errors import OptionError
 from sanderling.core.precision import parse_precisions
 from sanderling.core.progress import Progress, Silent
 from sanderling.measure.bench import bench
@@ -15,13 +17,16 @@ from sanderling.measure.text import bench_text
 from sanderling.measure.tune import TuneResult
 from sanderling.measure.tune import tune as measure_candidates
 from sanderling.measure.verify import verify
+from sanderling.model.learning import Backbone, OptimizerKind
 from sanderling.model.plan import Objective
 from sanderling.run.policy.document import Policy, read_policy
 from sanderling.run.pool import Pool
 from sanderling.run.session import load
 
 if TYPE_CHECKING:
+    from sanderling.learn.fitting import FitResult
     from sanderling.measure.remote.results import DeviceBench
+    from sanderling.workshop.learning.apply import Applied
     from sanderling.workshop.multimodal.pipeline import MultimodalBuildResult
     from sanderling.workshop.pipeline import BuildResult
     from sanderling.workshop.targets.checking import CheckResult
@@ -43,6 +48,9 @@ __all__ = [
     "finetune_quantized",
     "inspect",
     "leaks",
+    "learn_apply",
+    "learn_prepare",
+    "learn_run",
     "load",
     "read_policy",
     "tune",
@@ -117,6 +125,7 @@ def build(
     layers_float: int | None = None,
     preprocess: str | None = None,
     labels: str | None = None,
+    detection: str | None = None,
     trust_pickle: bool = False,
     task: str | None = None,
     tokenizer: str | Path | None = None,
@@ -148,6 +157,8 @@ def build(
         layers_float: number of blocks in float of that point.
         preprocess: ``imagenet``, ``unit``, JSON or a file of it.
         labels: a file with one class a line, or ``imagenet``.
+        detection: a family of detectors, such as ``yolox``, JSON of how the outputs are read, or a file of it; needed
+            where the outputs' shapes do not show it.
         trust_pickle: allow a pickled module, which runs code from its file.
         task: ``embeddings`` for a model of sentences, whose package holds its tokenizer.
         tokenizer: ``tokenizer.json`` of that model.
@@ -182,6 +193,7 @@ def build(
         layers_float=layers_float,
         preprocess=preprocess,
         labels=labels,
+        detection=detection,
         trust_pickle=trust_pickle,
         task=task,
         tokenizer=Path(tokenizer) if tokenizer else None,
@@ -373,6 +385,227 @@ def finetune_quantized(
     return finetune(options, training, progress)
 
 
+def learn_prepare(
+    source: str,
+    output: str | Path,
+    *,
+    inputs: Sequence[str],
+    loss: str,
+    trainable: str = "head",
+    weights: str | Path | None = None,
+    factory_arguments: Mapping[str, Any] | None = None,
+    optimizers: Sequence[str] = ("sgd", "adamw"),
+    backbone: str = "fp32",
+    batch: int | None = None,
+    private: bool = True,
+    calibration: str | Path | None = None,
+    preprocess: str | None = None,
+    labels: str | None = None,
+    trust_pickle: bool = False,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> BuildResult:
+    """Trace a model's forward and backward pass once, and write a task that a device trains.
+
+    Args:
+        source: ``package.module:factory``, or a pickled module.
+        output: ``NAME.sdl`` (a folder) or ``NAME.sdl.zip``.
+        inputs: ``NAME=1,3,224,224`` for each argument of ``forward()``.
+        loss: ``cross_entropy``, ``mse``, ``bce``, ``cosine`` or ``contrastive``, with options as
+            ``cross_entropy:smoothing=0.1``.
+        trainable: ``head``, ``lora:r=8``, ``full``, or a regular expression that finds parameters.
+        weights: checkpoint of the model.
+        factory_arguments: keyword arguments of the factory.
+        optimizers: kinds to make graphs for.
+        backbone: ``fp32``, ``fp16`` or ``int8``: in what frozen weights are stored.
+        batch: samples of a training batch; any number without it.
+        private: make the gradient step of differential privacy as well, where that is possible.
+        calibration: data that golden vectors are taken from.
+        preprocess: ``imagenet``, ``unit``, JSON or a file of it.
+        labels: a file with one class a line, or ``imagenet``.
+        trust_pickle: allow a pickled module, which runs code from its file.
+        seed: of everything random.
+        progress: told about stages, steps and events.
+
+    Raises:
+        InputError: source or options cannot be used, or an operator has no backward; nothing is written.
+        NotMetError: the graphs' gradients are not PyTorch's; nothing is written.
+        UnavailableError: an extra is missing.
+    """
+    from sanderling.workshop.learning.options import LearningOptions, parse_loss
+    from sanderling.workshop.learning.prepare import prepare
+    from sanderling.workshop.options import BuildOptions, parse_input
+
+    options = BuildOptions(
+        source=source,
+        output=Path(output),
+        weights=Path(weights) if weights else None,
+        factory_arguments=dict(factory_arguments or {}),
+        inputs=tuple(parse_input(text) for text in inputs),
+        calibration=Path(calibration) if calibration else None,
+        preprocess=preprocess,
+        labels=labels,
+        trust_pickle=trust_pickle,
+        seed=seed,
+    )
+    learning = LearningOptions(
+        loss=parse_loss(loss),
+        trainable=trainable,
+        optimizers=_known("optimizer", optimizers, OptimizerKind),
+        backbone=_known("backbone", [backbone], Backbone)[0],
+        private=private,
+        batch=batch,
+    )
+    return prepare(options, learning, progress)
+
+
+def learn_run(
+    path: str | Path,
+    data: str | Path,
+    *,
+    epochs: int = 1,
+    batch: int = 32,
+    optimizer: str = "adamw",
+    learning_rate: float | None = None,
+    schedule: str = "constant",
+    accumulate: int = 1,
+    clip_norm: float | None = None,
+    evaluation: str | Path | None = None,
+    holdout: float = 0.0,
+    patience: int = 0,
+    checkpoint: str | Path | None = None,
+    save_every: int = 0,
+    new_data: bool = False,
+    privacy: str | None = None,
+    policy: str | Path | Policy | None = None,
+    give_up_s: float = math.inf,
+    features: bool | None = None,
+    engine: str = "onnxruntime",
+    threads: int = 0,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> FitResult:
+    """Train a task on this device, without PyTorch: ``sanderling learn run``. It goes on from its checkpoint.
+
+    Args:
+        path: the task, a folder or a zip.
+        data: a folder with a folder for each class, a CSV, or an ``.npz`` with the inputs and ``label``.
+        epochs: in all, those before a resumed checkpoint included.
+        batch: samples of a micro-batch.
+        optimizer: ``adamw`` or ``sgd``, with settings as ``sgd:momentum=0.8``.
+        learning_rate: the highest; the optimiser's own by default.
+        schedule: ``constant``, ``cosine`` or ``step``, with options as ``cosine:warmup=10``.
+        accumulate: micro-batches of an update.
+        clip_norm: of all gradients of an update together.
+        evaluation: data to evaluate on after each epoch, which chooses the best parameters.
+        holdout: share of the data to evaluate on instead.
+        patience: evaluations in a row without a lower loss that end training; 0 never does.
+        checkpoint: safetensors file that is saved to and gone on from.
+        save_every: updates between two checkpoints; 0 saves after each epoch.
+        new_data: the data may differ from that of the checkpoint.
+        privacy: such as ``epsilon=8,delta=1e-5,clip=1``.
+        policy: a policy, or its file, that says when training may run.
+        give_up_s: seconds of a pause after which training ends.
+        features: compute the frozen part once and train on what it gives; by default where that pays.
+        engine: that computes.
+        threads: of one call; 0 leaves it to the engine.
+        seed: of the order of samples.
+        progress: told about stages, steps and events.
+
+    Raises:
+        PackageError: the package is broken, or is no task.
+        OptionError: an option has no such value, or no privacy can be promised.
+        DataError: the data does not fit, or is not that of the checkpoint.
+        WeightsError: the checkpoint is of another task.
+        NotMetError: the engine's gradients are wrong, or the loss is not finite; the last good checkpoint stays.
+        RefusedError: the policy did not allow training for ``give_up_s``.
+        OutputError: a checkpoint cannot be written.
+    """
+    from sanderling.learn.fitting import FitOptions
+    from sanderling.learn.privacy import parse_privacy
+    from sanderling.learn.running import RunOptions, parse_optimizer, run
+    from sanderling.learn.schedules import parse_schedule
+
+    kind, settings = parse_optimizer(optimizer)
+    asked = RunOptions(
+        optimizer=kind,
+        settings=settings,
+        learning_rate=learning_rate,
+        schedule=parse_schedule(schedule),
+        accumulate=accumulate,
+        clip_norm=clip_norm,
+        seed=seed,
+        engine=engine,
+        threads=threads,
+        features=features,
+        policy=policy if isinstance(policy, Policy) or policy is None else read_policy(policy),
+        give_up_s=give_up_s,
+    )
+    fit = FitOptions(
+        epochs=epochs,
+        batch=batch,
+        evaluation=evaluation,
+        holdout=holdout,
+        patience=patience,
+        checkpoint=checkpoint,
+        save_every=save_every,
+        new_data=new_data,
+        privacy=parse_privacy(privacy) if privacy else None,
+    )
+    return run(path, data, asked, fit, progress)
+
+
+def learn_apply(
+    path: str | Path,
+    checkpoint: str | Path,
+    output: str | Path,
+    *,
+    calibration: str | Path | None = None,
+    evaluation: str | Path | None = None,
+    budget: str | None = None,
+    precision: str | None = None,
+    threads: int = 0,
+    repeats: int = 100,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> Applied:
+    """Put what a device learned into the task's model, and build a package of it: ``sanderling learn apply``.
+
+    Args:
+        path: the task, a folder or a zip.
+        checkpoint: that ``learn_run`` wrote.
+        output: ``NAME.sdl`` (a folder) or ``NAME.sdl.zip``.
+        calibration: folder of pictures, CSV or ``.npz``.
+        evaluation: folder, CSV or ``.npz``, with labels if there are any.
+        budget: ``top1=0.8``, ``agreement=2`` or ``cosine=0.001``.
+        precision: a part of ``fp32,fp16,int8``; all that the data allows by default.
+        threads: of each measured call; 0 means all usable cores.
+        repeats: timed calls of each variant.
+        seed: of everything random.
+        progress: told about stages, steps and events.
+
+    Raises:
+        PackageError: the package is broken, or is no task.
+        WeightsError: the checkpoint is unreadable, or of another task.
+        InputError: options or data cannot be used; nothing is written.
+    """
+    from sanderling.workshop.learning.apply import apply
+    from sanderling.workshop.options import BuildOptions, parse_budget
+
+    options = BuildOptions(
+        source=str(path),
+        output=Path(output),
+        calibration=Path(calibration) if calibration else None,
+        evaluation=Path(evaluation) if evaluation else None,
+        budget=parse_budget(budget) if budget else None,
+        precisions=parse_precisions(precision) if precision else None,
+        threads=threads,
+        repeats=repeats,
+        seed=seed,
+    )
+    return apply(options, Path(checkpoint), progress)
+
+
 def tune(
     path: str | Path,
     *,
@@ -396,10 +629,12 @@ def tune(
         OptionError: an unknown engine, or a time that is not positive.
         NotMetError: no candidate loads and computes what the package says.
     """
+    from sanderling.model.package import Package
     from sanderling.workshop.report.refresh import refresh_report
 
     result = measure_candidates(path, objective=objective, seconds=seconds, engines=engines, progress=progress)
-    refresh_report(path, progress or Silent())
+    if Package.open(path, check_files=False).manifest.text is None:  # a language model's report is of its build
+        refresh_report(path, progress or Silent())
     return result
 
 
@@ -465,3 +700,15 @@ def export(
     return run_export(
         path, output, target_name=target, device=device, variant=variant, options=options, progress=progress
     )
+
+
+def _known(what: str, given: Sequence[str], kinds: Any) -> tuple[Any, ...]:  # noqa: ANN401 - a Literal
+    """What was given, each one of a Literal's values.
+
+    Raises:
+        OptionError: one is none of them.
+    """
+    wrong = [each for each in given if each not in get_args(kinds)]
+    if wrong or not given:
+        raise OptionError(f"{what} '{wrong[0] if wrong else ''}' is unknown: expected {', '.join(get_args(kinds))}")
+    return tuple(given)

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sanderling.cli import exporting
+from sanderling.cli import detecting, exporting, vision
+from sanderling.cli.learning import learn
 from sanderling.cli.multimodal import ask, match
 from sanderling.cli.output import ANSWER_IS_NO, print_result, reporting_errors
 from sanderling.cli.policy import policy
@@ -27,6 +28,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(policy)
+app.add_typer(learn)
 
 Package = Annotated[Path, typer.Argument(metavar="PKG", help="Package folder NAME.sdl, or a zip of one.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]
@@ -106,6 +108,10 @@ def build(
     ] = None,
     preprocess: Annotated[str | None, typer.Option(help="imagenet, unit, JSON, or a file of it.")] = None,
     labels: Annotated[str | None, typer.Option(help="File with one class a line, or imagenet.")] = None,
+    detection: Annotated[
+        str | None,
+        typer.Option(help="How a detector's outputs are read: yolox, another family, JSON, or a file of it."),
+    ] = None,
     trust_pickle: Annotated[
         bool, typer.Option("--trust-pickle", help="Load a pickled module: it runs its code.")
     ] = False,
@@ -140,6 +146,7 @@ def build(
                 "--layers-float": layers_float,
                 "--preprocess": preprocess,
                 "--labels": labels,
+                "--detection": detection,
                 "--trust-pickle": trust_pickle,
                 "--float-embeddings": float_embeddings,
                 "--tokenizer": tokenizer,
@@ -218,6 +225,7 @@ def build(
                 layers_float=layers_float,
                 preprocess=preprocess,
                 labels=labels,
+                detection=detection,
                 trust_pickle=trust_pickle,
                 task=task,
                 tokenizer=tokenizer,
@@ -554,6 +562,8 @@ app.command()(generate)
 app.command()(chat)
 app.command()(ask)
 app.command()(match)
+app.command()(vision.classify)
+app.command()(detecting.detect)
 
 
 @app.command()
@@ -576,9 +586,10 @@ def demo(
 def _install(name: str, *, as_json: bool) -> None:
     from sanderling.cli.progress import RichProgress
     from sanderling.core.files import folder_size_bytes
+    from sanderling.learn.federated import ENVIRONMENT as FLOWER
     from sanderling.run.engines import environment_of
 
-    environment = environment_of(name)
+    environment = FLOWER if name == FLOWER.name else environment_of(name)
     with RichProgress() as progress:
         environment.install(progress)
     size_bytes = folder_size_bytes(environment.folder)

@@ -133,6 +133,10 @@ def inspect(path: str | Path, *, shapes: Mapping[str, Sequence[int]] | None = No
 
 
 def _of_language_model(package: Package, file: Path) -> Inspection:
+    """The chosen variant's graph, or that of the first one in ONNX where it is for another engine."""
+    if file.suffix != ".onnx":
+        files = [package.file(variant.file) for variant in package.manifest.variants]
+        file = next((each for each in files if each.suffix == ".onnx"), file)
     found = read_text_graph(file)
     macs, read = sum(node.macs for node in found.products), sum(node.weight_bytes for node in found.products)
     heavy = sorted(found.products, key=lambda node: -node.macs)[:_HEAVIEST]

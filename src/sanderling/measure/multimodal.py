@@ -21,7 +21,7 @@ from sanderling.model.preprocessing import Preprocessing
 from sanderling.run.engines import engine
 from sanderling.run.pictures import read_pixels
 from sanderling.run.placing import default_options
-from sanderling.run.text.wording import Wording
+from sanderling.run.text.inputs import TextInputs
 
 _BATCH = 64
 FLOAT = "fp32"
@@ -37,7 +37,7 @@ def picture_samples(asked: Asked, spec: TensorSpec, preprocessing: Preprocessing
     return Samples({spec.name: pixels}, None, tuple(file.name for file in asked.pictures), preprocessing)
 
 
-def text_samples(asked: Asked, wording: Wording) -> Samples:
+def text_samples(asked: Asked, reader: TextInputs) -> Samples:
     """The texts as samples of the branch that reads them.
 
     Raises:
@@ -45,7 +45,7 @@ def text_samples(asked: Asked, wording: Wording) -> Samples:
         DataError: one has no word that the branch knows.
         ContextError: one is too long.
     """
-    rows = [wording.feeds(wording.ids(text)) for text in asked.texts]
+    rows = [reader.feeds(reader.ids(text)) for text in asked.texts]
     return Samples({name: np.concatenate([row[name] for row in rows]) for name in rows[0]}, None, asked.texts)
 
 
@@ -150,17 +150,17 @@ def joint_of(
     manifest = branches[picture.name].manifest
     assert manifest.preprocessing is not None
     assert text.tokenizer is not None
-    wording = Wording(text.tokenizer, package.file(text.tokenizer.file), branches[text.name].manifest.inputs)
+    reader = TextInputs(text.tokenizer, package.file(text.tokenizer.file), branches[text.name].manifest.inputs)
     samples = {
         picture.name: picture_samples(asked, manifest.inputs[0], manifest.preprocessing),
-        text.name: text_samples(asked, wording),
+        text.name: text_samples(asked, reader),
     }
     return Joint(spec, branches, asked, samples, threads=threads)
 
 
-def known_texts(asked: Asked, wording: Wording, progress: Progress) -> None:
+def known_texts(asked: Asked, reader: TextInputs, progress: Progress) -> None:
     """Tell which texts have words that the vocabulary lacks."""
-    unknown = {word for text in asked.texts for word in wording.unknown_words(text)}
+    unknown = {word for text in asked.texts for word in reader.unknown_words(text)}
     if unknown:
         shown = ", ".join(sorted(unknown)[:10])
         reason = f"{len(unknown)} words are not in the vocabulary, such as {shown}"

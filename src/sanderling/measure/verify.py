@@ -35,6 +35,7 @@ from sanderling.run.engines import engine
 from sanderling.run.engines.base import Optimization
 from sanderling.run.isolated import Worker
 from sanderling.run.placing import default_options
+from sanderling.run.vision.reading import reader_of
 
 _PLAN_PASSES, _PLAN_REPEATS = 3, 15
 _STILL_BEST = 1.1
@@ -177,12 +178,15 @@ def _accuracy(
     """The budget's metric, and every variant's accuracy in it; with labels in top-1 besides, with objects in mAP."""
     manifest = package.manifest
     progress.stage("read evaluation data")
-    samples = SampleReader(manifest.inputs, manifest.preprocessing, manifest.labels, progress).read(source)
+    samples = SampleReader(manifest.inputs, manifest.preprocessing, manifest.labels, progress, manifest.sound).read(
+        source
+    )
     classes = classifier_classes(manifest.outputs)
     if samples.labels is not None and classes is None:
         raise DataError(f"{source} has labels, but the package's model is no classifier")
     check_labels(samples, classes or 0)
-    check_objects(samples.objects, manifest.outputs)
+    reader = reader_of(manifest)
+    check_objects(samples.objects, manifest.outputs, reader)
     executables = {
         variant.id: engine(variant.engines[0]).load(
             package.file(variant.file), default_options(variant, threads=threads)
@@ -194,11 +198,17 @@ def _accuracy(
     runs = {name: executable.run for name, executable in executables.items()}
     batch = evaluation_batch(manifest.inputs)
     records = compare_outputs(
-        runs[reference], runs, samples, batch=batch, classify=classes is not None, progress=progress
+        runs[reference],
+        runs,
+        samples,
+        batch=batch,
+        classify=classes is not None,
+        progress=progress,
+        reader=reader,
     )
     for executable in executables.values():
         executable.close()
-    metric = metric_for(manifest.budget, manifest.outputs, labelled=samples.labelled)
+    metric = metric_for(manifest.budget, manifest.outputs, labelled=samples.labelled, reader=reader)
     confidence = {
         variant.id: variant.accuracy.confidence if variant.accuracy else CONFIDENCE for variant in manifest.variants
     }

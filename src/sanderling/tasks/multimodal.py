@@ -19,7 +19,7 @@ from sanderling.model.package import Package
 from sanderling.run.branches import Branches, multimodal_spec, open_branches
 from sanderling.run.features import Content, digest_of
 from sanderling.run.pictures import read_picture
-from sanderling.run.text.wording import Wording
+from sanderling.run.text.inputs import TextInputs
 from sanderling.tasks.vision import Label, best_labels
 
 _TOGETHER = 256  # questions that are asked in one go
@@ -128,7 +128,8 @@ class Reading:
         text = spec.leaf("text")
         assert text.tokenizer is not None
         self._picture = opened[spec.leaf("picture").name].manifest
-        self._wording = Wording(text.tokenizer, package.file(text.tokenizer.file), opened[text.name].manifest.inputs)
+        tokenizer, inputs = package.file(text.tokenizer.file), opened[text.name].manifest.inputs
+        self._text_inputs = TextInputs(text.tokenizer, tokenizer, inputs)
 
     def picture(self, picture: Path | bytes) -> Content:
         """A picture as content, known by the bytes of its file; it is decoded only where its branch must run.
@@ -148,16 +149,16 @@ class Reading:
             DataError: it has no word that the model knows.
             ContextError: it is too long.
         """
-        ids = self._wording.ids(text)
-        return Content(digest_of(repr(ids).encode()), lambda: self._wording.feeds(ids))
+        ids = self._text_inputs.ids(text)
+        return Content(digest_of(repr(ids).encode()), lambda: self._text_inputs.feeds(ids))
 
     def count(self, text: str) -> int:
         """How many tokens a text has."""
-        return len(self._wording.ids(text))
+        return len(self._text_inputs.ids(text))
 
     def unknown_words(self, text: str) -> tuple[str, ...]:
-        """As of ``Wording``."""
-        return self._wording.unknown_words(text)
+        """As of ``TextInputs``."""
+        return self._text_inputs.unknown_words(text)
 
 
 def check_task(manifest: Manifest, task: str) -> None:

@@ -1,111 +1,147 @@
-"""Texts for a branch that reads them: checked, made into ids, and filled up to the length that it takes."""
+"""Between texts and ids: a variant's tokenizer and chat template, alike for every engine that has none of its own."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
+from datetime import datetime
 from pathlib import Path
+from typing import Any
 
-import numpy as np
-
-from sanderling.core.errors import ContextError, DataError, ModelError, OptionError
-from sanderling.core.tensor import Array, TensorSpec
-from sanderling.model.multimodal import TokenizerSpec
-from sanderling.model.text import EMBEDDING_INPUTS
+from sanderling.core.errors import ModelError, OptionError, UnavailableError, first_line
+from sanderling.model.text import TextSpec
+from sanderling.run.text.base import Message
 from sanderling.run.text.tokenizer import read_tokenizer
 
-_IDS, _MASK, _SEGMENTS = EMBEDDING_INPUTS
+TOKENIZER = "tokenizer.json"
+_CONFIG = "tokenizer_config.json"
+_TEMPLATE = "chat_template.jinja"
+_NAMED = ("bos_token", "eos_token", "unk_token", "pad_token")
 
 
 class Wording:
-    """Turns texts into the inputs of a branch.
+    """Reads and writes ids as the model was trained to.
 
     Args:
-        spec: of the tokenizer.
-        path: of its file.
-        inputs: of the branch: one for ids, or those of a model of sentences.
+        folder: with ``tokenizer.json``, and a chat template where the model has one.
+        spec: of the package.
 
     Raises:
-        ModelError: the file is no tokenizer, or the branch has other inputs.
+        ModelError: the tokenizer or the template cannot be read.
         UnavailableError: ``tokenizers`` is not installed.
     """
 
-    def __init__(self, spec: TokenizerSpec, path: Path, inputs: Sequence[TensorSpec]) -> None:
-        check_text_inputs(inputs, spec.longest)
+    def __init__(self, folder: Path, spec: TextSpec) -> None:
         self._spec = spec
-        self._inputs = inputs
-        self._tokenizer = read_tokenizer(path)
+        self._tokenizer = read_tokenizer(folder / TOKENIZER)
+        self._folder = folder
+        self._template: Any = None
 
-    @property
-    def vocabulary(self) -> int:
-        """Ids are in [0, vocabulary)."""
-        return int(self._tokenizer.get_vocab_size())
-
-    def ids(self, text: str) -> list[int]:
-        """The ids of a text.
+    def encode(self, text: str) -> list[int]:
+        """Ids of a text; ``spec.bos_id`` first where the model wants it and the text does not begin with it.
 
         Raises:
-            OptionError: it is empty or no valid Unicode.
-            DataError: none of its words is in the vocabulary.
-            ContextError: it is too long.
+            OptionError: the text has a lone surrogate or a NUL character.
         """
-        text = _checked(text)
-        ids = [int(token) for token in self._tokenizer.encode(self._cased(text)).ids]
-        if not ids:
-            raise OptionError(f"the text {text!r} has no words: expected at least one")
-        if len(ids) > self._spec.longest:
-            raise ContextError(
-                f"the text has {len(ids)} tokens: at most {self._spec.longest} are read; make it shorter"
-            )
-        unknown = self.unknown_words(text)
-        if unknown and all(token == self._spec.unknown for token in ids if self._is_word(token)):
-            raise DataError(f"none of the words of {text!r} is in the vocabulary of {self.vocabulary}: use other words")
+        check_text(text)
+        ids = list(self._tokenizer.encode(text, add_special_tokens=False).ids)
+        bos = self._spec.bos_id
+        if self._spec.adds_bos and bos is not None and ids[:1] != [bos]:
+            ids.insert(0, bos)
         return ids
 
-    def unknown_words(self, text: str) -> tuple[str, ...]:
-        """Parts of a text that the vocabulary lacks: the model reads them all alike."""
-        if self._spec.unknown is None:
-            return ()
-        text = self._cased(text)
-        encoded = self._tokenizer.encode(text)
-        spans = zip(encoded.ids, encoded.offsets, strict=True)
-        return tuple(text[first:last] for token, (first, last) in spans if token == self._spec.unknown)
+    def decode(self, ids: Sequence[int]) -> str:
+        """Text of ids, without special tokens."""
+        return str(self._tokenizer.decode(list(ids))) if len(ids) else ""
 
-    def feeds(self, ids: Sequence[int]) -> dict[str, Array]:
-        """Inputs of one row."""
-        rest = self._spec.longest - len(ids)
-        rows = {_MASK: [1] * len(ids) + [0] * rest, _SEGMENTS: [0] * self._spec.longest}
-        padded = [*ids, *[self._spec.filling] * rest]
-        return {spec.name: np.array([rows.get(spec.name, padded)], dtype=spec.dtype) for spec in self._inputs}
+    def stream_decoder(self) -> WordingStream:
+        """A decoder for one answer."""
+        return WordingStream(self._tokenizer)
 
-    def _cased(self, text: str) -> str:
-        return text.lower() if self._spec.lower else text
+    def render(self, messages: Sequence[Message], *, add_generation_prompt: bool = True) -> str:
+        """The prompt of a conversation, by the model's chat template.
 
-    def _is_word(self, token: int) -> bool:
-        """Whether an id is more than a punctuation mark or a mark of the model's own."""
-        return token == self._spec.unknown or any(map(str.isalnum, self._tokenizer.decode([token])))
+        Raises:
+            OptionError: there is no template, or it refuses the messages.
+        """
+        if not self._spec.chat_template:
+            raise OptionError("this model has no chat template: give it a prompt as plain text")
+        for message in messages:
+            check_text(message.role + message.content)
+        if self._template is None:
+            self._template = _compiled(self._folder)
+        turns = [{"role": message.role, "content": message.content} for message in messages]
+        try:
+            return str(self._template.render(messages=turns, add_generation_prompt=add_generation_prompt))
+        except Exception as error:  # a template is a program of the model's makers: it may raise anything
+            raise OptionError(f"the chat template refuses the messages: {first_line(error)}") from error
 
 
-def check_text_inputs(inputs: Sequence[TensorSpec], longest: int) -> None:
-    """Check that a branch reads ids of one length.
+class WordingStream:
+    """Turns ids into text as they come."""
+
+    def __init__(self, tokenizer: Any) -> None:  # noqa: ANN401 - the library is untyped
+        from tokenizers.decoders import DecodeStream
+
+        self._tokenizer = tokenizer
+        self._stream = DecodeStream(skip_special_tokens=True)
+        self._held: list[int] = []
+
+    def feed(self, token: int) -> str:
+        """Text that is whole now."""
+        text = self._stream.step(self._tokenizer, token)
+        self._held = [*self._held, token] if text is None else []
+        return text or ""
+
+    def finish(self) -> str:
+        """What was held back."""
+        held, self._held = self._held, []
+        return str(self._tokenizer.decode(held)) if held else ""
+
+
+def check_text(text: str) -> None:
+    """Refuse what no tokenizer reads as it is.
 
     Raises:
-        ModelError: it has other inputs.
+        OptionError: the text has a lone surrogate or a NUL character.
     """
-    names = [spec.name for spec in inputs]
-    if len(names) > 1 and (_IDS not in names or set(names) - set(EMBEDDING_INPUTS)):
-        raise ModelError(
-            f"a text branch has the inputs {', '.join(names)}: expected one, or {', '.join(EMBEDDING_INPUTS)}"
-        )
-    for spec in inputs:
-        if len(spec.shape) != 2 or spec.shape[1] != longest or not spec.dtype.startswith("int"):
-            raise ModelError(f"a text branch has the input {spec}: expected ids, int64[batch, {longest}]")
-
-
-def _checked(text: str) -> str:
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as error:
-        raise OptionError(f"the text is no valid UTF-8 at character {error.start}: expected Unicode") from error
-    if not text.strip():
-        raise OptionError("the text is empty: expected at least one word")
-    return text
+        raise OptionError(f"the text is not valid Unicode: lone surrogate at character {error.start}") from error
+    if "\0" in text:
+        raise OptionError(f"the text has a NUL character at {text.index(chr(0))}, which a tokenizer would end at")
+
+
+def _compiled(folder: Path) -> Any:  # noqa: ANN401 - jinja2 is imported only here
+    """The chat template, in a sandbox: it comes with the model and may call nothing.
+
+    Source: transformers' documentation of chat templates, for what a template may use.
+    """
+    try:
+        from jinja2.sandbox import ImmutableSandboxedEnvironment
+    except ImportError as error:
+        raise UnavailableError("chat templates need jinja2: pip install 'sanderling[text]'") from error
+
+    def refuse(message: str) -> None:
+        raise OptionError(message)
+
+    try:
+        config = json.loads((folder / _CONFIG).read_text(encoding="utf-8")) if (folder / _CONFIG).is_file() else {}
+        file = folder / _TEMPLATE
+        text = file.read_text(encoding="utf-8") if file.is_file() else config["chat_template"]
+        environment = ImmutableSandboxedEnvironment(
+            trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+        )
+        environment.filters["tojson"] = lambda value, indent=None: json.dumps(value, ensure_ascii=False, indent=indent)
+        environment.globals["raise_exception"] = refuse
+        environment.globals["strftime_now"] = lambda form: datetime.now().astimezone().strftime(form)
+        environment.globals.update({name: _token(config.get(name)) for name in _NAMED})
+        return environment.from_string(text)
+    except Exception as error:
+        raise ModelError(f"{folder}: the chat template cannot be read: {first_line(error)}") from error
+
+
+def _token(entry: Any) -> str:  # noqa: ANN401 - JSON
+    """The text of a special token, which is kept as a text or as an object with one."""
+    return str(entry["content"] if isinstance(entry, dict) else entry or "")

@@ -19,7 +19,7 @@ from sanderling.model.manifest import Budget, Source
 from sanderling.model.multimodal import BranchSpec, MultimodalSpec, Task
 from sanderling.model.package import Package
 from sanderling.model.preprocessing import Preprocessing, parse_preprocessing
-from sanderling.run.text.wording import Wording, check_text_inputs
+from sanderling.run.text.inputs import TextInputs, check_text_inputs
 from sanderling.workshop.export.source import Exported
 from sanderling.workshop.material import Material, random_samples
 from sanderling.workshop.multimodal.branches import Branch, BranchedModel
@@ -113,7 +113,7 @@ class Making:
             longest = inputs[0].concrete_shape()[1]
             check_text_inputs(inputs, longest)
             tokenizer = write_tokenizer(branch, longest, self._folder, f"{branch.name}.tokenizer.json")
-            wording = Wording(tokenizer, self._folder / tokenizer.file, inputs)
+            wording = TextInputs(tokenizer, self._folder / tokenizer.file, inputs)
             read = partial(text_samples, wording=wording)
             for asked in data.values():
                 if asked is not None:
