@@ -25,7 +25,7 @@ class FakeCapture:
     def __init__(self, frames, *, opens=True):
         self._frames, self._opens = list(frames), opens
 
-    def isOpened(self):
+    def isOpened(self):  # noqa: N802
         return self._opens
 
     def read(self):
