@@ -193,7 +193,7 @@ def test_input_of_a_transposed_convolution_is_autograd():
 
 
 def test_weight_of_a_transposed_convolution_is_refused_by_name():
-    with pytest.raises(ModelError, match="ConvTranspose.*not trained"):
+    with pytest.raises(ModelError, match=r"ConvTranspose.*not trained"):
         gradients_of("ConvTranspose", [normal(2, 3, 5, 5), normal(3, 4, 3, 3)])
 
 
@@ -296,7 +296,7 @@ def test_nearest_enlargement_is_autograd():
 
 
 def test_other_enlargement_is_refused_by_name():
-    with pytest.raises(ModelError, match="Resize.*mode linear"):
+    with pytest.raises(ModelError, match=r"Resize.*mode linear"):
         gradients_of("Resize", [normal(1, 2, 4, 4)], [None, np.asarray([1, 1, 2, 2], np.float32)], mode="linear")
 
 
