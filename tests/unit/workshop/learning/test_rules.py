@@ -29,13 +29,16 @@ def gradients_of(kind, arrays, constants=(), outputs=1, **attributes):
     infer_shapes(draft, specs, made)
     generator = np.random.default_rng(1)
     weights = [generator.standard_normal(draft.shapes[name]).astype(np.float32) for name in made]
-    parts = [draft.op("ReduceSum", draft.op("Mul", y, draft.constant(r)), keepdims=0) for y, r in zip(made, weights)]
+    parts = [
+        draft.op("ReduceSum", draft.op("Mul", y, draft.constant(r)), keepdims=0)
+        for y, r in zip(made, weights, strict=True)
+    ]
     loss = draft.op("Sum", *parts)
     infer_shapes(draft, specs, [loss])
     found = write_backward(draft, loss, [spec.name for spec in specs])
     answers = [(found[s.name], s.model_copy(update={"name": f"g.{s.name}"})) for s in specs]
     session = onnxruntime.InferenceSession(extract(draft, "rule", specs, answers).SerializeToString())
-    got = session.run(None, {spec.name: array for spec, array in zip(specs, arrays)})
+    got = session.run(None, {spec.name: array for spec, array in zip(specs, arrays, strict=True)})
     return got, weights
 
 
@@ -45,7 +48,7 @@ def check(kind, function, arrays, constants=(), outputs=1, **attributes):
     leaves = [torch.from_numpy(a).requires_grad_() for a in arrays]
     results = function(*leaves)
     results = results if isinstance(results, (tuple, list)) else [results]
-    sum((y * torch.from_numpy(r)).sum() for y, r in zip(results, weights)).backward()
+    sum((y * torch.from_numpy(r)).sum() for y, r in zip(results, weights, strict=True)).backward()
     for ours, leaf in zip(got, leaves, strict=True):
         reference = leaf.grad.numpy()
         assert ours.shape == reference.shape
