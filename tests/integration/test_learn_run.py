@@ -12,7 +12,7 @@ import pytest
 from sanderling.learn import Trainer
 from sanderling.learn.checkpoint import read_checkpoint
 from sanderling.learn.data import from_arrays
-from sanderling.learn.fitting import Open
+from sanderling.learn.gates import Open
 from tests.integration.conftest import COMMAND, TIMEOUT_S, tree
 from tests.learning_tasks import dataset, make_task
 
