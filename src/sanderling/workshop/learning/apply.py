@@ -19,6 +19,7 @@ from sanderling.model.graph import read_graph
 from sanderling.model.learning import LearningSpec
 from sanderling.model.manifest import Manifest
 from sanderling.model.package import Package
+from sanderling.model.sound import PREFIX
 from sanderling.workshop.export.source import Exported
 from sanderling.workshop.learning.adapters import fold
 from sanderling.workshop.learning.backbone import to_float
@@ -103,6 +104,8 @@ def _as_the_task(options: BuildOptions, manifest: Manifest, scratch: Path) -> Bu
     more: dict[str, object] = {}
     if manifest.preprocessing is not None:
         more["preprocess"] = manifest.preprocessing.model_dump_json()
+    if manifest.sound is not None:
+        more["preprocess"] = f"{PREFIX}{manifest.sound.sample_rate_hz}"
     if manifest.labels is not None:
         file = scratch / "labels.txt"
         file.write_text("\n".join(manifest.labels) + "\n", encoding="utf-8")
