@@ -42,9 +42,9 @@ STAGE_STARTS = (
     "copy to ",
     "verify on ",
     "measure on ",
-    "join ",
     "read data of ",
     "export ",
+    "join ",
 )
 STAGES = {
     "read ONNX",
@@ -82,12 +82,12 @@ STAGES = {
     "compare with fp16",
     "compare with int8",
     "compare with none.onnx",
-    "compute features",
-    "write the way back",
-    "compare gradients with PyTorch",
     "load the branches",
     "read pictures",
     "choose a variant for each branch",
+    "compute features",
+    "write the way back",
+    "compare gradients with PyTorch",
 }
 
 

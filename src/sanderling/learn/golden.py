@@ -133,7 +133,7 @@ def _compared(
     if loss is not None and weight is not None:
         reference |= {"loss": golden.loss, "weight": golden.weight}
         got |= {"loss": scalar(loss).reshape(golden.loss.shape), "weight": scalar(weight).reshape(golden.weight.shape)}
-    error, worst = gradient_error(reference, got)
+    error, worst = gradient_error(reference, got, weight=float(golden.weight))
     return GradientCheck(error=error, worst=worst, passed=error <= task.spec.golden.tolerance)
 
 

@@ -78,7 +78,8 @@ class FeatureCache:
                 self._counts["hits"] += 1
                 return coming, False
             self._counts["misses"] += 1
-            self._coming[key] = promise = Future()
+            promise: Future[Feeds] = Future()
+            self._coming[key] = promise
             return promise, True
 
     def settle(self, key: Key, outputs: Feeds) -> None:

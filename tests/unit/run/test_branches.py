@@ -9,8 +9,8 @@ from sanderling.core.tensor import Array
 from sanderling.run.branches import Branches
 from sanderling.run.features import Content
 from tests.branched_packages import SIDE_PX, answering_package, matching_package
-from tests.unit.run.guard.packages import package_of
 from tests.models import conv_classifier, random_arrays
+from tests.unit.run.guard.packages import package_of
 
 
 @pytest.fixture(scope="module")
@@ -139,7 +139,7 @@ def test_a_changed_byte_in_a_branch_shows_in_the_whole(tmp_path):
     package = answering_package(tmp_path / "vqa.sdl")
     file = package.path / "branches/vision.sdl/manifest.json"
     file.write_bytes(file.read_bytes().replace(b'"vision"', b'"visiom"'))
-    with pytest.raises(PackageError, match="branches/vision.sdl/manifest.json"):
+    with pytest.raises(PackageError, match=r"branches/vision\.sdl/manifest\.json"):
         sanderling.load(package.path)
 
 

@@ -110,7 +110,7 @@ def prepare(options: BuildOptions, learning: LearningOptions, progress: Progress
         zipped = options.output.suffix == ".zip"
         folder = target.with_name(target.name.removesuffix(".zip"))
         result = build(replace(options, output=folder), progress, make_graph)
-        spec = _write(folder, found[0], options, learning, progress)
+        spec = write_learning(folder, found[0].traced, found[0].forward, learning, options.seed, progress)
         manifest = result.manifest.model_copy(update={"learning": spec, "files": file_entries(folder)})
         write_manifest(folder, manifest)
         if zipped:
@@ -151,22 +151,34 @@ def _export(options: BuildOptions, progress: Progress) -> tuple[Exported, _Origi
     return Exported(model, traced.source, check), _Origin(traced, forward)
 
 
-def _write(
-    folder: Path, origin: _Origin, options: BuildOptions, learning: LearningOptions, progress: Progress
+def write_learning(
+    folder: Path, traced: Traced, forward: Forward, learning: LearningOptions, seed: int, progress: Progress
 ) -> LearningSpec:
+    """Write the folder ``learning`` of a package, and prove it.
+
+    Args:
+        folder: of the package.
+        traced: the module.
+        forward: its forward pass; the way back is written behind it.
+        learning: what is trained, and how.
+        seed: of the adapters' first values and of the golden batch.
+        progress: told about stages and events.
+
+    Raises:
+        InputError: nothing to train, a loss that does not fit, or an operator without a rule.
+        NotMetError: the gradients are not PyTorch's.
+    """
     from sanderling.workshop.learning.proof import prove
 
     progress.stage("write the way back")
-    written = write_graphs_of(
-        origin.forward, learning, origin.traced.untrained_rows, seed=options.seed, progress=progress
-    )
+    written = write_graphs_of(forward, learning, traced.untrained_rows, seed=seed, progress=progress)
     inner = folder / LEARNING_FOLDER
     inner.mkdir()
     write_graphs(inner, written.graphs)
     write_safetensors(inner / _INITIAL, written.task.initial)
-    spec = _spec(written, learning, origin.traced.notes, sha256_of(inner / WEIGHTS))
+    spec = _spec(written, learning, traced.notes, sha256_of(inner / WEIGHTS))
     progress.stage("compare gradients with PyTorch")
-    return prove(folder, spec, written, origin.traced, options.seed, progress)
+    return prove(folder, spec, written, traced, seed, progress)
 
 
 def write_graphs_of(
@@ -184,6 +196,9 @@ def write_graphs_of(
         ModelError: an operator on the way back has no rule.
     """
     rounded = compress(forward.draft, learning.backbone, trained_parameters(forward, learning.trainable))
+    if learning.backbone != "fp32" and not rounded:
+        reason = "no frozen weight of a layer is large enough"
+        progress.event(Event(kind="backbone-kept", subject=learning.backbone, reason=reason))
     graphs = {"model.onnx": model_graph(forward)}
     task = write_task(
         forward, learning.loss, learning.trainable, untrained_rows=untrained_rows, seed=seed, progress=progress

@@ -79,7 +79,8 @@ def write_task(
             f"{', '.join(_RESERVED)} mean something else in a task; give --input another name"
         )
     written = write_loss(forward.draft, loss, output.name, output.shape)
-    infer_shapes(forward.draft, (*forward.inputs, label, *_values(initial)), [written.total, written.mean])
+    ends = [written.total, written.mean, *([written.rows] if written.rows else [])]
+    infer_shapes(forward.draft, (*forward.inputs, label, *_values(initial)), ends)
     forth = len(forward.draft.nodes)
     gradients = write_backward(forward.draft, written.total, [f"param.{name}" for name in names])
     unmoved = [name for name in names if f"param.{name}" not in gradients]

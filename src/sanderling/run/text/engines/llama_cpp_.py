@@ -238,7 +238,7 @@ def _silent(llama: Any) -> Any:  # noqa: ANN401 - untyped
     if not _KEPT:
 
         @llama.llama_log_callback
-        def ignore(level: int, text: bytes, data: Any) -> None:  # noqa: ANN401, ARG001
+        def ignore(level: int, text: bytes, data: Any) -> None:  # noqa: ANN401
             """Nothing."""
 
         _KEPT.append(ignore)
