@@ -122,7 +122,9 @@ def _again(path: Path, variant: str, rounds: int) -> dict[str, Any]:
         for number in range(rounds + _WARM):
             answerer.branches.cache.clear()
             own = np.flatnonzero(data.pictures == number % len(data.files))[:2]
-            times = [_timed(lambda row=row: answerer.ask(data.files[data.pictures[row]], [data.texts[row]])) for row in own]
+            times = [
+                _timed(lambda row=row: answerer.ask(data.files[data.pictures[row]], [data.texts[row]])) for row in own
+            ]
             if len(times) == 2 and number >= _WARM:
                 first.append(times[0])
                 second.append(times[1])

@@ -202,7 +202,9 @@ def _warp(factor: float) -> Spectrograms:
 
 def _save(model: Dialect, record_: DialectRecord) -> None:
     WEIGHTS_FOLDER.mkdir(exist_ok=True)
-    save_file({key: value.contiguous() for key, value in model.state_dict().items()}, WEIGHTS_FOLDER / "dialect.safetensors")
+    save_file(
+        {key: value.contiguous() for key, value in model.state_dict().items()}, WEIGHTS_FOLDER / "dialect.safetensors"
+    )
     path = WEIGHTS_FOLDER / "training.json"
     records = json.loads(path.read_text()) if path.exists() else {}
     records["dialect"] = asdict(record_)

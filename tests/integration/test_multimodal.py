@@ -100,7 +100,9 @@ def test_a_zip_and_weights_of_a_checkpoint_make_the_same_model(built, folder, tm
     from safetensors.torch import save_file
 
     model = answering_branches(seed=0)
-    state = {f"{branch.name}.{key}": value for branch in model.branches for key, value in branch.module.state_dict().items()}
+    state = {
+        f"{branch.name}.{key}": value for branch in model.branches for key, value in branch.module.state_dict().items()
+    }
     save_file(state, tmp_path / "weights.safetensors")
     result = sdl.build_multimodal(
         FACTORY,
@@ -114,9 +116,7 @@ def test_a_zip_and_weights_of_a_checkpoint_make_the_same_model(built, folder, tm
     assert [event.kind for event in result.evidence.events][:1] == ["no-data"]
     call = built.manifest and Package.open(built.path).golden().call(0)
     with sdl.load(result.path) as zipped, sdl.load(built.path, variant="fp32") as own:
-        assert np.allclose(
-            next(iter(zipped.run(call).values())), next(iter(own.run(call).values())), atol=1e-5
-        )
+        assert np.allclose(next(iter(zipped.run(call).values())), next(iter(own.run(call).values())), atol=1e-5)
 
 
 def test_sources_that_are_no_branches_are_refused_and_leave_nothing(refused_here, out, work):
