@@ -1,8 +1,8 @@
 """Whether a stream keeps its throughput and its latency: `python -m benchmarks.vision.stream`.
 
-Three questions. Do stages overlap: throughput against that of the slowest stage alone, for stages that only wait (as for
-an accelerator), and for a real model on a real video. Does the newest frame win: a camera that is twice as fast as the
-slowest stage, for ``--seconds``, with the latency of each quarter and the memory at its end. Writes `stream.json`.
+Three questions. Do stages overlap: throughput against that of the slowest stage alone, for stages that only wait (as
+for an accelerator), and for a real model on a real video. Does the newest frame win: a camera that is twice as fast as
+the slowest stage, for ``--seconds``, with the latency of each quarter and the memory at its end. Writes `stream.json`.
 """
 
 from __future__ import annotations

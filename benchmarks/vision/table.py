@@ -14,8 +14,8 @@ PAGE = Path(__file__).parents[2] / "docs" / "benchmarks-vision.md"
 _OURS = "sanderling"
 _PREPROCESS_NOTE = (
     "{source} to a float tensor, on one thread, medians of {repeats} rounds in which all ways take turns on the same "
-    "frames; the tensor is the engine's own. `OpenCV blobFromImage` resizes without antialiasing, `Pillow and NumPy` is "
-    "what training does, `NumPy` is the equations written down. ms on the clock, and of the processor in brackets."
+    "frames; the tensor is the engine's own. `OpenCV blobFromImage` resizes without antialiasing, `Pillow and NumPy` "
+    "is what training does, `NumPy` is the equations written down. ms on the clock, and of the processor in brackets."
 )
 _STREAM_NOTE = (
     "Throughput is told as a share of what the slowest stage could do alone. Under overload frames come twice as fast "
@@ -93,8 +93,8 @@ def stream_section(result: dict[str, Any]) -> list[str]:
         _STREAM_NOTE,
         markdown(["stages", "throughput", "p95 of latency under overload", "dropped"], rows),
         (
-            f"The overloaded model ran for {overload['seconds']:g} s. p95 of the latency in each quarter: {quarters} ms; "
-            f"memory after each quarter and at the end: {memory} MB."
+            f"The overloaded model ran for {overload['seconds']:g} s. p95 of the latency in each quarter: {quarters} "
+            f"ms; memory after each quarter and at the end: {memory} MB."
         ),
     ]
 
