@@ -288,9 +288,7 @@ def _measured(
     reference = _load(original.folder, original.spec, options)
     expected = quality.answers(reference)
     reference.close()
-    models = {
-        name: _load(entry.folder, original.spec, options, engines_of(name)[0]) for name, entry in made.items()
-    }
+    models = {name: _load(entry.folder, original.spec, options, engines_of(name)[0]) for name, entry in made.items()}
     agreeing = {name: quality.agreement(model, expected) for name, model in models.items()}
     golden = _golden(folder, models)
     recorder.stage("measure speed", _ROUNDS)
@@ -377,7 +375,5 @@ def _manifest(
     )
 
 
-def _load(
-    folder: Path, spec: TextSpec, options: TextBuildOptions, engine: str = DEFAULT_TEXT_ENGINE
-) -> TextModel:
+def _load(folder: Path, spec: TextSpec, options: TextBuildOptions, engine: str = DEFAULT_TEXT_ENGINE) -> TextModel:
     return text_engine(engine).load(folder, spec, threads=options.threads)
