@@ -19,7 +19,7 @@ _OWN = {
     "qwen2": {"tie_word_embeddings": True},
     "gemma3_text": {"head_dim": 16, "sliding_window": 32},
     "qwen3": {"head_dim": 16, "tie_word_embeddings": True},
-    "phi3": {"sliding_window": None},
+    "phi3": {"sliding_window": None, "original_max_position_embeddings": CONTEXT},
 }
 
 

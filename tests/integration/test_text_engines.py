@@ -35,9 +35,8 @@ def test_variants_for_other_engines_are_measured_and_verified_as_any(sanderling,
     for variant in foreign(tiny_gguf_package):
         assert variant.accuracy.metric == "perplexity"
         assert abs(variant.accuracy.drop) < 5
-        answer = sanderling(
-            "generate", tiny_gguf_package, "--prompt", "the quick", "--max-tokens", 5, "--engine", variant.engines[0], "--json"
-        ).answer
+        asked = ("generate", tiny_gguf_package, "--prompt", "the quick", "--max-tokens", 5)
+        answer = sanderling(*asked, "--engine", variant.engines[0], "--json").answer
         assert answer["tokens"] == 5
     checks = sanderling("verify", tiny_gguf_package, "--json").answer["checks"]
     assert all(check["passed"] for check in checks)
@@ -116,5 +115,6 @@ def test_gemma3_from_its_gguf_knows_the_capital_of_france(tmp_path):
 
     assert spec.adds_bos
     with Generator(package.path) as generator:
-        prompt = [Message("user", "What is the capital of France?")] if spec.chat_template else "The capital of France is"
+        asked = [Message("user", "What is the capital of France?")]
+        prompt = asked if spec.chat_template else "The capital of France is"
         assert "Paris" in generator.generate(prompt, sampling=Sampling(temperature=0, max_tokens=12)).text

@@ -36,12 +36,12 @@ def measured(candidate, repeats):
 
 @pytest.mark.parametrize(
     ("objective", "winner"),
-    [("latency", "genai/cpu/fp32/t1/b1"), ("throughput", "onnxruntime/cpu/fp32/t1/b1"), ("memory", "onnxruntime/cpu/fp32/t1/b1")],
+    [("latency", "genai"), ("throughput", "onnxruntime"), ("memory", "onnxruntime")],
 )
 def test_the_objective_decides_who_wins(path, objective, winner):
     result = tune_text(path, objective=objective, seconds=0.1, measure=measured)
 
-    assert result.plan.winner.name == winner
+    assert result.plan.winner.name == f"{winner}/cpu/fp32/t1/b1"
     assert len(result.plan.fallbacks) == 1
     assert [one.status for one in result.candidates] == ["won", "lost", "lost", "lost"]
     assert "the least" in result.candidates[0].reason
