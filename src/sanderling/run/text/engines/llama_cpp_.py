@@ -241,7 +241,7 @@ def _silent(llama: Any) -> Any:  # noqa: ANN401 - untyped
         def ignore(level: int, text: bytes, data: Any) -> None:  # noqa: ANN401
             """Nothing."""
 
-        _KEPT.append(ignore)
+        _KEPT.append(llama.llama_log_callback(ignore))
     return _KEPT[0]
 
 
