@@ -5,7 +5,9 @@ from torch import Tensor, nn
 
 from benchmarks.zoo.scene_detector import STRIDES, SceneDetector, anchor_points
 
-_LEAST = 1e-6
+_LEAST_OBJECTNESS = 1e-3
+_LEAST_SHARE = 5e-4  # what is less likely counts nowhere
+_LEAST_SIDE = 0.1  # cells; items are larger, and the logarithm of less is rounding
 
 
 def build(head: str = "yolov5") -> nn.Module:
@@ -32,7 +34,7 @@ class Yolov5Scenes(SceneDetector):
     def forward(self, images: Tensor) -> Tensor:
         """Map images (N, 3, H, W) to (N, anchors, 15)."""
         raw = super().forward(images).transpose(1, 2)
-        objectness = raw[:, :, 4:].amax(dim=2, keepdim=True).clamp(min=_LEAST)
+        objectness = raw[:, :, 4:].amax(dim=2, keepdim=True).clamp(min=_LEAST_OBJECTNESS)
         return torch.cat([raw[:, :, :4], objectness, raw[:, :, 4:] / objectness], dim=2)
 
 
@@ -44,7 +46,7 @@ class YoloxScenes(Yolov5Scenes):
         raw = super().forward(images)
         points, strides = anchor_points([(images.shape[2] // each, images.shape[3] // each) for each in STRIDES])
         corners, strides = (points / strides - 0.5).T, strides.T  # (A, 2), (A, 1)
-        centres, sides = raw[:, :, :2] / strides - corners, (raw[:, :, 2:4] / strides).clamp(min=_LEAST).log()
+        centres, sides = raw[:, :, :2] / strides - corners, (raw[:, :, 2:4] / strides).clamp(min=_LEAST_SIDE).log()
         return torch.cat([centres, sides, raw[:, :, 4:]], dim=2)
 
 
@@ -57,9 +59,9 @@ class SsdScenes(SceneDetector):
         size = torch.tensor([images.shape[3], images.shape[2]] * 2, dtype=raw.dtype)
         centres, half, scores = raw[:, :, :2], raw[:, :, 2:4] / 2, raw[:, :, 4:]
         shares = scores / scores.sum(dim=2, keepdim=True).clamp(min=1)
-        nothing = (1 - shares.sum(dim=2, keepdim=True)).clamp(min=_LEAST)
+        nothing = (1 - shares.sum(dim=2, keepdim=True)).clamp(min=_LEAST_SHARE)
         boxes = torch.cat([centres - half, centres + half], dim=2) / size
-        return boxes, torch.cat([nothing, shares.clamp(min=_LEAST)], dim=2).log()
+        return boxes, torch.cat([nothing, shares.clamp(min=_LEAST_SHARE)], dim=2).log()
 
 
 class CenternetScenes(SceneDetector):

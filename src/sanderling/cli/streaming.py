@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sanderling.core.errors import OptionError
-from sanderling.core.progress import Event, Recorder
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from sanderling.core.progress import Recorder
     from sanderling.run.vision.conveyor import Drop
     from sanderling.run.vision.pipeline import Outcome, Pipeline
     from sanderling.run.vision.sources import Source
@@ -81,6 +81,7 @@ def follow_stream(
         SanderlingError: what a source, the model or the saving raised.
     """
     from sanderling.cli.progress import RichProgress
+    from sanderling.core.progress import Event, Recorder
     from sanderling.run.vision.saving import check_target
     from sanderling.run.vision.sources import open_source
 

@@ -18,9 +18,10 @@ from sanderling.core.progress import Event, Progress
 from sanderling.core.tensor import Array
 from sanderling.learn.graphs import Arrays, GradientGraph, Gradients, scalar, zeros
 from sanderling.learn.sampling import padded
-from sanderling.learn.task import Task, read_tensors
+from sanderling.learn.task import Task
 from sanderling.measure.golden_gradients import GradientCheck, gradient_error
 from sanderling.model.learning import LABEL
+from sanderling.model.tensors import read_safetensors
 from sanderling.run.engines import engine
 
 _FOLDER = "gradients"
@@ -90,7 +91,7 @@ def check_private(task: Task, graph: GradientGraph) -> GradientCheck:
     if max(norms) > _CLIP * (1 + _CLIP_SLACK):
         return GradientCheck(error=max(norms) / _CLIP - 1, worst="clipped norm", passed=False)
     spec = task.spec.loss
-    if spec.class_weights is not None or spec.shift:
+    if spec.class_weights is not None or spec.shift or float(golden.weight) != rows:
         return GradientCheck(error=0.0, worst="clipped norm", passed=True)
     return _compared(task, golden, None, None, total.sums)
 
@@ -102,7 +103,7 @@ class _Golden:
     """The golden batch, and what PyTorch says of it."""
 
     def __init__(self, task: Task) -> None:
-        tensors, _ = read_tensors(task.package.file(task.spec.golden.file))
+        tensors = read_safetensors(task.package.file(task.spec.golden.file))
         inputs = {name.removeprefix("input."): array for name, array in tensors.items() if name.startswith("input.")}
         if task.on_features:
             inputs = _features(task, inputs)
@@ -132,7 +133,7 @@ def _compared(
     if loss is not None and weight is not None:
         reference |= {"loss": golden.loss, "weight": golden.weight}
         got |= {"loss": scalar(loss).reshape(golden.loss.shape), "weight": scalar(weight).reshape(golden.weight.shape)}
-    error, worst = gradient_error(reference, got)
+    error, worst = gradient_error(reference, got, weight=float(golden.weight))
     return GradientCheck(error=error, worst=worst, passed=error <= task.spec.golden.tolerance)
 
 

@@ -464,7 +464,9 @@ def test_many_conversations_that_are_dropped_leave_nothing_behind(model):
         assert statistics.cache_tokens <= 2 * SPEC.context_length
 
 
-@pytest.mark.parametrize("limits", [{"conversations": 0}, {"waiting": -1}, {"cache_tokens": -1}, {"together": 0}, {"drafts": -1}])
+@pytest.mark.parametrize(
+    "limits", [{"conversations": 0}, {"waiting": -1}, {"cache_tokens": -1}, {"together": 0}, {"drafts": -1}]
+)
 def test_limits_below_what_is_possible_are_refused(limits):
     with pytest.raises(OptionError, match=f"limit {next(iter(limits))} is"):
         TextLimits(**limits)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import threading
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -25,7 +26,7 @@ class FakeCapture:
     def __init__(self, frames, *, opens=True):
         self._frames, self._opens = list(frames), opens
 
-    def isOpened(self):  # noqa: N802
+    def isOpened(self):
         return self._opens
 
     def read(self):
@@ -95,7 +96,7 @@ def test_camera_that_disappears_is_found_again(told, quick):  # noqa: ARG001
     assert [event.kind for event in told.events] == ["camera-lost", "camera-found"]
     assert "3 tries" in told.events[1].reason
     assert source.losses == 1
-    assert all(before.timestamp_s <= after.timestamp_s for before, after in zip(taken, taken[1:], strict=False))
+    assert all(before.timestamp_s <= after.timestamp_s for before, after in pairwise(taken))
 
 
 def test_waits_between_tries_grow_to_a_limit(told, monkeypatch):
