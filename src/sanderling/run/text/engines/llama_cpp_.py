@@ -237,7 +237,6 @@ def _silent(llama: Any) -> Any:  # noqa: ANN401 - untyped
     """A callback that prints nothing; kept for good, as native code holds it."""
     if not _KEPT:
 
-        @llama.llama_log_callback
         def ignore(level: int, text: bytes, data: Any) -> None:  # noqa: ANN401
             """Nothing."""
 
