@@ -227,8 +227,14 @@ def _cross_entropy(loss: LossSpec, output: torch.Tensor, label: torch.Tensor) ->
         output, label = output[:, :-1], label[:, 1:]
     output, label = output.reshape(-1, output.shape[-1]), label.reshape(-1)
     weights = torch.tensor(loss.class_weights) if loss.class_weights else None
-    options = {"weight": weights, "ignore_index": loss.ignore_index}
-    total = functional.cross_entropy(output, label, reduction="sum", label_smoothing=loss.label_smoothing, **options)
+    total = functional.cross_entropy(
+        output,
+        label,
+        weights,
+        reduction="sum",
+        ignore_index=loss.ignore_index,
+        label_smoothing=loss.label_smoothing,
+    )
     counted = label[label != loss.ignore_index]
     weight = torch.tensor(float(len(counted))) if weights is None else weights[counted].sum()
     return total, weight
