@@ -104,6 +104,8 @@ def _as_the_task(options: BuildOptions, manifest: Manifest, scratch: Path) -> Bu
     preprocess, labels = options.preprocess, options.labels
     if manifest.preprocessing is not None:
         preprocess = manifest.preprocessing.model_dump_json()
+    if manifest.sound is not None:
+        preprocess = f"{PREFIX}{manifest.sound.sample_rate_hz}"
     if manifest.labels is not None:
         file = scratch / "labels.txt"
         file.write_text("\n".join(manifest.labels) + "\n", encoding="utf-8")
