@@ -83,7 +83,7 @@ def eager_step(module: nn.Module, spec: LearningSpec, batch: Mapping[str, Array]
         optimizer.zero_grad()
         torch.autograd.backward(loss)
         optimizer.step()
-        return float(loss)
+        return float(loss.detach())
 
     return step
 

@@ -16,6 +16,7 @@ from benchmarks.learn.statistics import mean_interval
 from benchmarks.zoo.dialect_data import (
     CARIBBEAN,
     HEARD_PER_WORD,
+    PLAYED,
     REPLAYED_VOICES,
     SOURCE_ACCENT,
     TEST_VOICES,
@@ -30,7 +31,7 @@ from sanderling.api import learn_run
 from sanderling.learn import Trainer
 
 TRAINABLE = "full"
-RECIPE: Mapping[str, Any] = {"epochs": 30, "batch": 16, "learning_rate": 1e-3, "schedule": "cosine"}
+RECIPE: Mapping[str, Any] = {"epochs": 10, "batch": 16, "learning_rate": 1e-3, "schedule": "cosine"}
 OTHER_ACCENTS = ("en-gb-scotland", "en-gb-x-rp")
 SEEDS = 5
 
@@ -53,6 +54,7 @@ def measure(folder: Path, *, seeds: int = SEEDS) -> dict[str, Any]:
         "recipe": dict(RECIPE),
         "words": len(WORDS),
         "utterances": HEARD_PER_WORD * len(WORDS),
+        "played": len(PLAYED),
         "replayed": REPLAYED_VOICES * len(WORDS),
         "test_voices": len(TEST_VOICES) - 1,
         "accents": {accent: {"runs": found, **summary(found)} for accent, found in runs.items()},
