@@ -30,11 +30,11 @@ _SPOKEN_NOTE = (
     "Synthetic speech by `espeak-ng`: {words} words, chosen because accents confuse them, and a network of ours "
     "trained on American English. A device hears {utterances} utterances of one voice in another accent, each "
     "played at {played} speeds, with {replayed} sounds of the first training beside them, and is tested on "
-    "{voices} other voices, none of which was trained on. Trained: {trainable}. Means over {runs} voices to adapt "
+    "{voices} other voices, none of which was trained on. Trained: {trainable}. Means over voices to adapt "
     "to, ± half of the 95 % interval. The gap is what the accent cost before."
 )
 _CAMERA_NOTE = (
-    "Fashion-MNIST, its pictures tilted by 20°, out of focus and in poor light; {pictures} of them, with "
+    "Fashion-MNIST, its pictures tilted by 15°, out of focus and in poor light; {pictures} of them, with "
     "{replayed} of the first training beside them. Tested on {tested} pictures, {runs} choices of what is learned "
     "from."
 )
@@ -130,6 +130,7 @@ def _spoken(value: dict[str, Any]) -> list[str]:
         lines.append(
             [
                 f"{ACCENTS[accent]} (`{accent}`)",
+                str(len(found["runs"])),
                 _share(found["source_before"]),
                 _share(found["target_before"]),
                 _share(found["target_after"]),
@@ -138,7 +139,6 @@ def _spoken(value: dict[str, Any]) -> list[str]:
                 f"{max(run['seconds'] for run in found['runs']):.0f} s",
             ]
         )
-    first = next(iter(value["accents"].values()))
     note = _SPOKEN_NOTE.format(
         words=value["words"],
         utterances=value["utterances"],
@@ -146,9 +146,8 @@ def _spoken(value: dict[str, Any]) -> list[str]:
         replayed=value["replayed"],
         voices=value["test_voices"],
         trainable=f"`{value['trainable']}`",
-        runs=len(first["runs"]),
     )
-    head = ["accent", "American", "before", "after", "gap closed", "forgotten", "longest training"]
+    head = ["accent", "voices", "American", "before", "after", "gap closed", "forgotten", "longest training"]
     return [note, markdown(head, lines)]
 
 

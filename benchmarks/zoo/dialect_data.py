@@ -5,8 +5,8 @@ which change vowels, consonants and lengths. Each utterance stands at a random p
 
     python -m benchmarks.zoo.dialect_data FOLDER [--accent en-029] [--voice f2]
 
-writes what a device hears of one voice, with American words of voices that it knows (``FOLDER/heard``), what other voices
-say (``FOLDER/others``), each with a folder for each word, and the words (``FOLDER/words.txt``).
+writes what a device hears of one voice, with American words of voices that it knows (``FOLDER/heard``), what other
+voices say (``FOLDER/others``), each with a folder for each word, and the words (``FOLDER/words.txt``).
 """
 
 from __future__ import annotations
