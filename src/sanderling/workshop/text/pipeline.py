@@ -43,6 +43,7 @@ from sanderling.workshop.text.mixer import Mixer
 from sanderling.workshop.text.options import TASK, TextBuildOptions, precision_of
 from sanderling.workshop.text.quality import Quality, Texts
 from sanderling.workshop.text.report import render_text_report
+from sanderling.workshop.text.rounding import Prepared, prepare_four_bits
 from sanderling.workshop.text.search import forms_of, search
 from sanderling.workshop.text.sensitivity import local_errors
 from sanderling.workshop.text.source import TextSource, find_source
@@ -137,10 +138,14 @@ def _package(
 ) -> TextBuildResult:
     original = _converted(source, scratch / "float", options, recorder)
     quality = Quality(original.folder, original.spec, texts, options.threads, recorder)
+    prepared: Prepared = {}
+    if "int4" in options.precisions:
+        recorder.stage("round to four bits", len(original.decoder.products))
+        prepared = prepare_four_bits(original.decoder, quality.rounding_ids, recorder)
     made = {
         name: _foreign_variant(name, source, folder / "variants" / name, scratch / name, original, recorder)
         if name in ENGINES
-        else _variant(name, folder / "variants" / name, scratch / name, original, quality, options, recorder)
+        else _variant(name, folder / "variants" / name, scratch / name, original, prepared, quality, options, recorder)
         for name in options.precisions
     }
     measured, golden = _measured(folder, made, original, quality, options, recorder)
@@ -195,6 +200,7 @@ def _variant(
     target: Path,
     scratch: Path,
     original: _Float,
+    prepared: Prepared,
     quality: Quality,
     options: TextBuildOptions,
     recorder: Recorder,
@@ -204,14 +210,14 @@ def _variant(
     if name == "int4" and options.budget is None:
         forms = forms_of(original.decoder, _FORMS[name])
     elif name in _FORMS:
-        found = _search(name, scratch, original, quality, options, recorder)
+        found = _search(name, scratch, original, prepared, quality, options, recorder)
         forms = forms_of(original.decoder, _FORMS[name], found.order[: found.guarded])
     elif name == "fp16":
         rest = Form.HALF
     recorder.stage(f"write {name}")
     target.mkdir(parents=True)
     _copy_companions(original.folder, target)
-    mixer = Mixer(original.decoder, target)
+    mixer = Mixer(original.decoder, target, prepared)
     mixer.write(forms, GRAPH, rest=rest, scoring=SCORING)
     mixer.close()
     return _Made(target, forms, found)
@@ -229,15 +235,21 @@ def _foreign_variant(
 
 
 def _search(
-    name: str, scratch: Path, original: _Float, quality: Quality, options: TextBuildOptions, recorder: Recorder
+    name: str,
+    scratch: Path,
+    original: _Float,
+    prepared: Prepared,
+    quality: Quality,
+    options: TextBuildOptions,
+    recorder: Recorder,
 ) -> TextSearch:
     form = _FORMS[name]
     recorder.stage(f"find what {name} costs each product")
-    errors = local_errors(original.decoder, quality.choice_ids, form)
+    errors = local_errors(original.decoder, quality.choice_ids, form, prepared)
     recorder.stage(f"choose products of {name}")
     scratch.mkdir()
     _copy_companions(original.folder, scratch)
-    mixer = Mixer(original.decoder, scratch)
+    mixer = Mixer(original.decoder, scratch, prepared)
 
     def measure(forms: Mapping[str, Form]) -> Change:
         mixer.write(forms, GRAPH, scoring=SCORING)

@@ -11,7 +11,7 @@ from sanderling.core.progress import Progress
 from sanderling.core.tensor import Array
 from sanderling.measure.perplexity import Change, change, encoded
 from sanderling.measure.text_golden import agreeing_tokens
-from sanderling.measure.texts import choice_texts, default_texts, read_texts
+from sanderling.measure.texts import choice_texts, default_texts, read_texts, rounding_texts
 from sanderling.model.text import TextSpec
 from sanderling.run.text.base import Message, TextModel
 from sanderling.run.text.engines import text_engine
@@ -19,6 +19,7 @@ from sanderling.run.text.engines.genai_ import SCORING_GRAPH, score
 
 CHOICE_TOKENS = 448
 REPORTED_TOKENS = 768
+ROUNDING_TOKENS = 2048
 ANSWER_TOKENS = 20
 QUESTIONS = (
     "What is the capital of France?",
@@ -36,10 +37,11 @@ QUESTIONS = (
 
 @dataclass(frozen=True)
 class Texts:
-    """What a build decides on, and what it reports on; no text is in both."""
+    """What a build decides on, what it reports on, and what it fits four-bit weights to; no text is in two of them."""
 
     choice: Mapping[str, str]
     reported: Mapping[str, str]
+    rounding: Mapping[str, str]
     origin: str
 
     @classmethod
@@ -54,7 +56,7 @@ class Texts:
         if set(choice.values()) & set(reported.values()):
             raise DataError(f"{evaluation} holds the text of {calibration}: a choice on it would flatter the report")
         origin = evaluation.name if evaluation else "prose of Sanderling's own and docstrings of Python's library"
-        return cls(choice, reported, origin)
+        return cls(choice, reported, rounding_texts(), origin)
 
 
 @dataclass(frozen=True)
@@ -77,6 +79,7 @@ class Quality:
     answer_tokens: int = ANSWER_TOKENS
     _choice: dict[str, list[int]] = field(init=False)
     _reported: dict[str, list[int]] = field(init=False)
+    _rounding: list[list[int]] = field(init=False)
     _choice_scores: list[Array] = field(init=False)
     _reported_scores: list[Array] = field(init=False)
 
@@ -90,6 +93,10 @@ class Quality:
         model = text_engine().load(self.folder, self.spec, threads=self.threads)
         self._choice = _encoded(model, self.texts.choice, CHOICE_TOKENS)
         self._reported = _encoded(model, self.texts.reported, REPORTED_TOKENS)
+        # The rest of the texts that are decided on is of the user's kind, and no decision has seen it.
+        rest = [model.encode(text)[CHOICE_TOKENS:] for text in self.texts.choice.values()]
+        longer = [model.encode(text) for text in self.texts.rounding.values()]
+        self._rounding = [ids[:ROUNDING_TOKENS] for ids in (*rest, *longer) if len(ids) > 1]
         model.close()
         scores = self._score(self.folder, [*self._choice.values(), *self._reported.values()])
         self._choice_scores, self._reported_scores = scores[: len(self._choice)], scores[len(self._choice) :]
@@ -98,6 +105,11 @@ class Quality:
     def choice_ids(self) -> list[int]:
         """The first of the texts that are decided on."""
         return next(iter(self._choice.values()))
+
+    @property
+    def rounding_ids(self) -> list[list[int]]:
+        """The texts that weights of four bits are fitted to."""
+        return self._rounding
 
     def choice_change(self, folder: Path) -> Change:
         """Perplexity of a variant on the texts that are decided on."""

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from sanderling.workshop.text import storage
-from sanderling.workshop.text.storage import Form, fits, restore, store
+from sanderling.workshop.text.storage import Form, block_of, fits, restore, store
 
 
 def weights(depth=96, width=24, seed=0):
@@ -33,7 +33,7 @@ def test_blocks_follow_a_weight_that_is_small_in_places():
 
 def test_four_bits_take_the_range_with_the_least_square_error():
     weight = weights()
-    blocks = weight.T.reshape(24, -1, 32)
+    blocks = weight.T.reshape(24, -1, block_of(Form.BLOCKS_4, 96))
     steps = (np.maximum(blocks.max(2), 0) - np.minimum(blocks.min(2), 0)) / 15
 
     lost = restore(store(weight, Form.BLOCKS_4), Form.BLOCKS_4) - weight
@@ -55,6 +55,12 @@ def test_a_weight_stored_in_slices_is_the_weight_stored_at_once(form, monkeypatc
 
     np.testing.assert_array_equal(sliced.codes, whole.codes)
     np.testing.assert_array_equal(sliced.scales, whole.scales)
+
+
+@pytest.mark.parametrize(("depth", "eight", "four"), [(96, 32, 32), (576, 64, 64), (960, 64, 64), (1536, 128, 128)])
+def test_blocks_are_as_wide_as_the_depth_allows(depth, eight, four):
+    assert block_of(Form.BLOCKS_8, depth) == eight
+    assert block_of(Form.BLOCKS_4, depth) == four
 
 
 def test_blocks_need_a_depth_of_whole_blocks():

@@ -33,6 +33,8 @@ GRAPH = "model.onnx"
 SCORING_GRAPH = "scoring.onnx"
 _FLOAT_BYTES = 4
 _SCORED_TOKENS = 256  # of one call, which bounds the memory for their scores
+# A call computes attention of all its tokens to all, also to those after them: two halves are less than a whole.
+_PIECE_TOKENS = 256
 
 
 class GenAi:
@@ -187,7 +189,7 @@ class GenAiGeneration:
         return self._capacity
 
     def append(self, ids: Sequence[int]) -> None:
-        """Read tokens in one call of the engine.
+        """Read tokens; the engine is called for at most 256 at a time.
 
         Raises:
             OptionError: they are none, out of the vocabulary, or more than fit.
@@ -279,9 +281,12 @@ class GenAiGeneration:
     def _catch_up(self) -> None:
         if self._read == len(self._ids):
             return
+        generator = self._open()
         with _translated("execution failed", EngineError):
-            self._open().append_tokens(np.asarray(self._ids[self._read :], dtype=np.int32))
-        self._read = len(self._ids)
+            while self._read < len(self._ids):
+                piece = self._ids[self._read : self._read + _PIECE_TOKENS]
+                generator.append_tokens(np.asarray(piece, dtype=np.int32))
+                self._read += len(piece)
 
     def _open(self) -> Any:  # noqa: ANN401 - untyped
         if self._generator is None:

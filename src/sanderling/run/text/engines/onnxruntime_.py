@@ -34,6 +34,8 @@ from sanderling.run.text.wording import Wording
 
 GRAPH = "model.onnx"
 _SCORED_TOKENS = 256  # of one call, which bounds the memory for their scores
+# A call computes attention of all its tokens to all, also to those after them: two halves are less than a whole.
+_PIECE_TOKENS = 256
 _MOST_TOGETHER = 8
 _KEPT = "kept_rows"  # the input of ours: rows whose scores are wanted
 _PRUNING = "/lm_head/prune/"
@@ -197,12 +199,22 @@ class OnnxRuntimeModel:
             guided.close()
 
     def read(self, generation: OnnxRuntimeGeneration, ids: Sequence[int], known: int, *, scored: int) -> Array:
-        """Compute tokens of one sequence after its first ``known``; the scores of the last ``scored``, shape (scored, vocabulary)."""
+        """Compute tokens of one sequence after its first ``known``; the scores of the last ``scored``.
+
+        They are read in pieces: see ``_PIECE_TOKENS``. The last piece has all that are scored.
+        """
+        last = max(len(ids) - max(scored, _PIECE_TOKENS), 0)  # where the last piece begins
         with self._lock:
             session = self._open()
             cache = generation.pool.views(generation.slot, 1)
-            kept = np.arange(len(ids) - scored, len(ids))
-            return self._graph.run(session, cache, np.asarray([ids], np.int64), [known], kept)[0]
+            for start in range(0, last, _PIECE_TOKENS):
+                piece = ids[start : min(start + _PIECE_TOKENS, last)]
+                self._graph.run(session, cache, np.asarray([piece], np.int64), [known + start], np.zeros(1, np.int64))
+            piece = ids[last:]
+            kept = np.arange(len(piece) - scored, len(piece))
+            rows = self._graph.run(session, cache, np.asarray([piece], np.int64), [known + last], kept)
+        scores: Array = rows[0]
+        return scores
 
     def free(self, generation: OnnxRuntimeGeneration) -> None:
         """Give a sequence's slot back."""
