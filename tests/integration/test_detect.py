@@ -34,7 +34,7 @@ ROOT = Path(__file__).parents[2]
 WEIGHTS = ROOT / "benchmarks" / "zoo" / "weights" / "scene_detector.safetensors"
 SLICE = ROOT / "tests" / "data" / "fashion_slice.npz"
 FRAMES = 60  # more than a shot
-EVERY = 3  # frame that the PyTorch module sees
+EVERY = 4  # frame that the PyTorch module sees
 PLAIN = {"precision": "fp32", "repeats": 1, "inputs": ["images=1,3,160,160"]}
 
 

@@ -83,7 +83,7 @@ def pairwise_iou(boxes: Floats, others: Floats) -> Floats:
 def _common(boxes: Floats, others: Floats) -> Floats:
     """Areas that pairs have in common, shape (k, m)."""
     left, top, right, bottom = others.T.copy()  # in rows, which are read again and again
-    width = np.minimum(boxes[:, 2:3], right)
+    width: Floats = np.minimum(boxes[:, 2:3], right)
     width -= np.maximum(boxes[:, 0:1], left)
     height = np.minimum(boxes[:, 3:4], bottom)
     height -= np.maximum(boxes[:, 1:2], top)
