@@ -12,6 +12,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -122,7 +123,7 @@ def _again(path: Path, variant: str, rounds: int) -> dict[str, Any]:
         for number in range(rounds + _WARM):
             answerer.branches.cache.clear()
             own = np.flatnonzero(data.pictures == number % len(data.files))[:2]
-            times = [_timed(lambda row=row: answerer.ask(data.files[data.pictures[row]], [data.texts[row]])) for row in own]
+            times = [_timed(partial(answerer.ask, data.files[data.pictures[row]], [data.texts[row]])) for row in own]
             if len(times) == 2 and number >= _WARM:
                 first.append(times[0])
                 second.append(times[1])
@@ -135,7 +136,7 @@ def _again(path: Path, variant: str, rounds: int) -> dict[str, Any]:
 
 
 def _at_once(path: Path, rounds: int) -> dict[str, Any]:
-    """Two balanced branches at once and one after the other: with a thread each, and with all cores for each in turn."""
+    """Two balanced branches at once, and one after the other with a thread or with all cores for each."""
     package = Package.open(path)
     ways: dict[str, dict[str, Any]] = {
         "at once, 1 thread each": {"threads": 1, "at_once": True},
@@ -149,10 +150,10 @@ def _at_once(path: Path, rounds: int) -> dict[str, Any]:
             for leaf in opened["in turn, 1 thread"].spec.leaves
         }
         calls: dict[str, Callable[[], object]] = {
-            name: lambda branches=branches: branches.leaves([_contents(feeds)]) for name, branches in opened.items()
+            name: partial(branches.leaves, [_contents(feeds)]) for name, branches in opened.items()
         }
         calls |= {
-            f"{leaf} alone": lambda leaf=leaf: opened["in turn, 1 thread"].features(leaf, [_contents(feeds)[leaf]])
+            f"{leaf} alone": partial(opened["in turn, 1 thread"].features, leaf, [_contents(feeds)[leaf]])
             for leaf in feeds
         }
         times = _in_turn(calls, rounds)
@@ -169,7 +170,7 @@ def _at_once(path: Path, rounds: int) -> dict[str, Any]:
 
 
 def _contents(feeds: Mapping[str, Feeds]) -> dict[str, Content]:
-    return {name: Content(name.encode(), lambda own=own: own) for name, own in feeds.items()}
+    return {name: Content(name.encode(), partial(dict, own)) for name, own in feeds.items()}
 
 
 def _in_turn(calls: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, list[float]]:

@@ -16,13 +16,13 @@ _ANSWERS_NOTE = (
     "upper bound of the drop."
 )
 _AGAIN_NOTE = (
-    "`sanderling.tasks.multimodal.Answerer.ask` on PNG files of the test set, file reading included: a question about a "
-    "picture that was never seen, then another question about it. {rounds} pictures."
+    "`sanderling.tasks.multimodal.Answerer.ask` on PNG files of the test set, file reading included: a question about "
+    "a picture that was never seen, then another question about it. {rounds} pictures."
 )
 _AT_ONCE_NOTE = (
-    "The two towers of the composed search (`benchmarks/zoo/composed_search.py`: MobileNetV2 at 224×224, MiniLM-L6 with "
-    "32 tokens), nothing cached, in turn over {rounds} rounds on {cores} cores. `speed-up` is what running at once gains "
-    "over that way, median of the rounds. A second free core is needed for it."
+    "The two towers of the composed search (`benchmarks/zoo/composed_search.py`: MobileNetV2 at 224×224, MiniLM-L6 "
+    "with 32 tokens), nothing cached, in turn over {rounds} rounds on {cores} cores. `speed-up` is what running at "
+    "once gains over that way, median of the rounds. A second free core is needed for it."
 )
 _SEARCH_NOTE = (
     "The same towers over photos that come inside scikit-image and scikit-learn. They are composed of an ImageNet "

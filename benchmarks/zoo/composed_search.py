@@ -6,6 +6,7 @@ as CLIP's are: what has no class is not found.
 """
 
 import json
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import torch
@@ -21,6 +22,7 @@ from sanderling.workshop.multimodal import Branch, BranchedModel
 
 TOKENS = 32
 _CLASSES = 1000
+_TOGETHER = 100
 _SHARPNESS = 2.0  # the likeliest classes count more than their probability
 
 
@@ -67,8 +69,16 @@ def composed_branches() -> BranchedModel:
 def embed_labels(text: nn.Module, tokenizer: Path) -> Tensor:
     """Embeddings of the names of ImageNet's classes, float32 (1000, 384), each of length 1."""
     encode = read_tokenizer(tokenizer)
+    encode.enable_padding()
     rows = []
-    for label in read_labels("imagenet", _CLASSES):
-        ids = torch.tensor([encode.encode(f"a photo of a {label}").ids])
-        rows.append(text(ids, torch.ones_like(ids), torch.zeros_like(ids)))
+    for labels in _batched(read_labels("imagenet", _CLASSES), _TOGETHER):
+        found = encode.encode_batch([f"a photo of a {label}" for label in labels])
+        ids, mask = (torch.tensor([getattr(each, name) for each in found]) for name in ("ids", "attention_mask"))
+        rows.append(text(ids, mask, torch.zeros_like(ids)))
     return torch.cat(rows)
+
+
+def _batched(labels: Sequence[str], size: int) -> Iterator[Sequence[str]]:
+    """Some labels at a time."""
+    for start in range(0, len(labels), size):
+        yield labels[start : start + size]

@@ -1,11 +1,17 @@
 """Spoken words in several English accents, synthesised by Debian's `espeak-ng`; no recordings of people.
 
 A voice is one of espeak-ng's variants, which change pitch, formants and timbre; an accent is one of its languages,
-which change vowels, consonants and lengths. Each utterance stands at a random place of one second of noise.
+which change vowels, consonants and lengths. Each utterance stands at a random place of one second of noise. ::
+
+    python -m benchmarks.zoo.dialect_data FOLDER [--accent en-029] [--voice f2]
+
+writes what a device hears of one voice, with some American words that it was trained on (``FOLDER/heard``), what other
+voices say (``FOLDER/others``), each with a folder for each word, and the words (``FOLDER/words.txt``).
 """
 
 from __future__ import annotations
 
+import argparse
 import io
 import shutil
 import subprocess
@@ -20,7 +26,8 @@ from numpy.typing import NDArray
 from sanderling.core.machine import usable_cores
 from sanderling.run.sounds import read_wav, resample, write_wav
 
-WORDS = ("yes", "no", "up", "down", "left", "right", "on", "off", "stop", "go", "start", "home")
+# Twelve commands, most of them with a vowel that the accents change: the network must have something to lose.
+WORDS = ("up", "down", "left", "right", "start", "stop", "go", "home", "door", "bed", "work", "call")
 SOURCE_ACCENT = "en-us"
 CARIBBEAN = "en-029"
 ACCENTS = {
@@ -42,6 +49,10 @@ TRAINING_VOICES = (
     "pedro", "quincy", "rob", "sandro", "shelby", "travis", "zac",
 )  # fmt: skip
 TEST_VOICES = ("m3", "m5", "m7", "f2", "f4", "Annie", "edward", "belinda", "Michael", "Hugo", "victor", "aunty")
+
+HEARD_PER_WORD = 4  # 48 utterances
+REPLAYED_VOICES = 8  # one utterance of each word by each
+_OTHERS_PER_WORD = 3
 
 Amplitudes = NDArray[np.float32]
 
@@ -113,10 +124,14 @@ def record(said: Sequence[Utterance], generator: np.random.Generator) -> Recordi
         FileNotFoundError: ``espeak-ng`` is not installed.
         ValueError: it failed.
     """
-    with ThreadPoolExecutor(usable_cores()) as pool:
-        spoken = list(pool.map(synthesize, said))
-    sounds = np.stack([with_noise(one, generator) for one in spoken])
+    sounds = np.stack([with_noise(one, generator) for one in speak(said)])
     return Recordings(sounds, np.array([one.label for one in said], np.int64), tuple(said))
+
+
+def speak(said: Sequence[Utterance]) -> list[Amplitudes]:
+    """Synthesise many utterances at once; see ``synthesize``."""
+    with ThreadPoolExecutor(usable_cores()) as pool:
+        return list(pool.map(synthesize, said))
 
 
 def synthesize(utterance: Utterance) -> Amplitudes:
@@ -161,3 +176,49 @@ def write_folder(folder: Path, recordings: Recordings) -> Path:
         place.mkdir(parents=True, exist_ok=True)
         write_wav(place / f"{index:04d}-{said.accent}-{said.voice}.wav", sound, SAMPLE_RATE_HZ)
     return folder
+
+
+def write_adaptation(folder: Path, accent: str, voice: str, seed: int = 0) -> Path:
+    """48 utterances of one voice, and 96 American ones by voices of the training, in a folder for each word."""
+    generator = np.random.default_rng(seed)
+    write_folder(folder, record(utterances(accent, [voice], HEARD_PER_WORD, generator), generator))
+    known = generator.choice(TRAINING_VOICES, REPLAYED_VOICES, replace=False)
+    return write_folder(folder, record(utterances(SOURCE_ACCENT, known, 1, generator), generator))
+
+
+def other_voices(accent: str) -> Recordings:
+    """What voices say that the network was not trained on, 36 utterances each."""
+    generator = np.random.default_rng(1_000)
+    return record(utterances(accent, TEST_VOICES, _OTHERS_PER_WORD, generator), generator)
+
+
+def without_voice(recordings: Recordings, voice: str) -> Recordings:
+    """All but one voice."""
+    kept = [index for index, said in enumerate(recordings.utterances) if said.voice != voice]
+    said = tuple(recordings.utterances[index] for index in kept)
+    return Recordings(recordings.sounds[kept], recordings.labels[kept], said)
+
+
+def write_words(path: Path) -> Path:
+    """The names of the classes, one a line."""
+    path.write_text("\n".join(WORDS) + "\n", encoding="utf-8")
+    return path
+
+
+def main() -> None:
+    """Write data to adapt with and to test on."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.zoo.dialect_data", description=__doc__)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--accent", choices=ACCENTS, default=CARIBBEAN)
+    parser.add_argument("--voice", choices=TEST_VOICES, default=TEST_VOICES[0])
+    arguments = parser.parse_args()
+    arguments.folder.mkdir(parents=True, exist_ok=True)
+    write_words(arguments.folder / "words.txt")
+    write_adaptation(arguments.folder / "heard", arguments.accent, arguments.voice)
+    others = without_voice(other_voices(arguments.accent), arguments.voice)
+    write_folder(arguments.folder / "others", others)
+    print(f"{arguments.folder}: heard, others ({len(others.labels)} words), words.txt")
+
+
+if __name__ == "__main__":
+    main()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn import functional
 
-from benchmarks.zoo.dialect import MELS, Dialect, dialect
+from benchmarks.zoo.dialect import MELS, Dialect
 from benchmarks.zoo.dialect_data import (
     ACCENTS,
     SOURCE_ACCENT,
@@ -28,7 +29,7 @@ from benchmarks.zoo.dialect_data import (
     TRAINING_VOICES,
     Recordings,
     record,
-    synthesize,
+    speak,
     utterances,
     with_noise,
 )
@@ -38,11 +39,12 @@ PER_WORD = 5  # utterances of each voice
 TEST_PER_WORD = 4
 WEIGHTS_FOLDER = Path(__file__).parent / "weights"
 _BATCH = 64
+_TEST_SEED = 1_000
 _MAX_LEARNING_RATE = 6e-3
 _WEIGHT_DECAY = 0.02
 _SMOOTHING = 0.05
 _NOISES = 3  # in which each utterance is heard
-_WARPS = np.linspace(0.86, 1.16, 13)
+_STRETCHES = tuple(np.linspace(0.86, 1.16, 13).tolist())
 _WIDEST_MASK = 6  # bands, and twice as many steps of time
 
 Spectrograms = NDArray[np.float32]
@@ -76,8 +78,10 @@ def main() -> None:
     generator = np.random.default_rng(arguments.seed)
     model = Dialect()
     said = utterances(SOURCE_ACCENT, TRAINING_VOICES, PER_WORD, generator)
-    train(model, *heard(model, said, generator), epochs=arguments.epochs, generator=generator)
-    tests = {accent: test_recordings(accent) for accent in ACCENTS}
+    spectrograms = spectrograms_in_noise(model, speak(said), generator)
+    labels = np.array([one.label for one in said], np.int64)
+    train(model, spectrograms, labels, epochs=arguments.epochs, generator=generator)
+    tests = {accent: sounds_of_test(accent) for accent in ACCENTS}
     accuracy = {accent: measure_accuracy(model, recordings) for accent, recordings in tests.items()}
     _save(
         model,
@@ -97,18 +101,10 @@ def main() -> None:
     print(json.dumps(accuracy))
 
 
-def heard(model: Dialect, said: list, generator: np.random.Generator) -> tuple[Spectrograms, NDArray[np.int64]]:
-    """Spectrograms of utterances, each in three noises: float32 (3, n, 40, 98), and labels (n,)."""
-    from concurrent.futures import ThreadPoolExecutor
-
-    with ThreadPoolExecutor(2) as pool:
-        spoken = list(pool.map(synthesize, said))
-    labels = np.array([one.label for one in said], np.int64)
-    return spectrograms_in_noise(model, spoken, generator), labels
-
-
 @torch.no_grad()
-def spectrograms_in_noise(model: Dialect, spoken: list, generator: np.random.Generator) -> Spectrograms:
+def spectrograms_in_noise(
+    model: Dialect, spoken: Sequence[NDArray[np.float32]], generator: np.random.Generator
+) -> Spectrograms:
     """Each word in three noises, as the network's own first layer hears it: float32 (3, n, 40, 98)."""
     found = []
     for _ in range(_NOISES):
@@ -120,10 +116,10 @@ def spectrograms_in_noise(model: Dialect, spoken: list, generator: np.random.Gen
     return np.stack(found)
 
 
-def test_recordings(accent: str, *, per_word: int = TEST_PER_WORD, seed: int = 1_000) -> Recordings:
+def sounds_of_test(accent: str) -> Recordings:
     """What voices say that the network was not trained on."""
-    generator = np.random.default_rng(seed)
-    return record(utterances(accent, TEST_VOICES, per_word, generator), generator)
+    generator = np.random.default_rng(_TEST_SEED)
+    return record(utterances(accent, TEST_VOICES, TEST_PER_WORD, generator), generator)
 
 
 def train(
@@ -147,7 +143,7 @@ def train(
     optimizer = torch.optim.AdamW(model.parameters(), weight_decay=_WEIGHT_DECAY)
     steps = epochs * (len(labels) // _BATCH)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, _MAX_LEARNING_RATE, total_steps=steps)
-    warps = np.stack([_warp(factor) for factor in _WARPS])
+    warps = warp_matrices()
     for epoch in range(epochs):
         started_s, losses = time.perf_counter(), []
         order = generator.permutation(len(labels))
@@ -189,20 +185,23 @@ def measure_accuracy(model: nn.Module, recordings: Recordings) -> float:
     return right / len(recordings.labels)
 
 
-def _warp(factor: float) -> Spectrograms:
-    """Matrix (40, 40) that reads band b at b · factor, between its neighbours."""
-    places = np.clip(np.arange(MELS) * factor, 0, MELS - 1)
-    low = np.floor(places).astype(int)
-    share = places - low
-    matrix = np.zeros((MELS, MELS), np.float32)
-    matrix[np.arange(MELS), low] = 1 - share
-    matrix[np.arange(MELS), np.minimum(low + 1, MELS - 1)] += share
-    return matrix
+def warp_matrices(stretches: Sequence[float] = _STRETCHES) -> Spectrograms:
+    """A matrix (40, 40) for each stretch, that reads band b at b · stretch, between its neighbours."""
+    bands = np.arange(MELS)
+    matrices = np.zeros((len(stretches), MELS, MELS), np.float32)
+    for matrix, stretch in zip(matrices, stretches, strict=True):
+        places = np.clip(bands * stretch, 0, MELS - 1)
+        low = np.floor(places).astype(int)
+        matrix[bands, low] = 1 - (places - low)
+        matrix[bands, np.minimum(low + 1, MELS - 1)] += places - low
+    return matrices
 
 
 def _save(model: Dialect, record_: DialectRecord) -> None:
     WEIGHTS_FOLDER.mkdir(exist_ok=True)
-    save_file({key: value.contiguous() for key, value in model.state_dict().items()}, WEIGHTS_FOLDER / "dialect.safetensors")
+    save_file(
+        {key: value.contiguous() for key, value in model.state_dict().items()}, WEIGHTS_FOLDER / "dialect.safetensors"
+    )
     path = WEIGHTS_FOLDER / "training.json"
     records = json.loads(path.read_text()) if path.exists() else {}
     records["dialect"] = asdict(record_)

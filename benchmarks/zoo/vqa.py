@@ -89,7 +89,8 @@ def vqa_net() -> VqaNet:
     """Build the network, untrained, in eval mode.
 
     Returns:
-        Module from float32 (N, 3, 64, 64), as ``easy_vqa_data.normalize`` makes it, and int64 (N, 16) to scores (N, 13).
+        Module from float32 (N, 3, 64, 64), as ``easy_vqa_data.normalize`` makes it, and int64 (N, 16) to scores
+        (N, 13).
     """
     return VqaNet().eval()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any, get_args
 from sanderling.core.errors import OptionError
 from sanderling.core.precision import parse_precisions
 from sanderling.core.progress import Progress, Silent
+from sanderling.learn.running import learn_run
 from sanderling.measure.bench import bench
 from sanderling.measure.doctor import doctor, leaks
 from sanderling.measure.inspection import inspect
@@ -24,7 +24,6 @@ from sanderling.run.pool import Pool
 from sanderling.run.session import load
 
 if TYPE_CHECKING:
-    from sanderling.learn.fitting import FitResult
     from sanderling.measure.remote.results import DeviceBench
     from sanderling.workshop.learning.apply import Applied
     from sanderling.workshop.multimodal.pipeline import MultimodalBuildResult
@@ -457,102 +456,6 @@ def learn_prepare(
         batch=batch,
     )
     return prepare(options, learning, progress)
-
-
-def learn_run(
-    path: str | Path,
-    data: str | Path,
-    *,
-    epochs: int = 1,
-    batch: int = 32,
-    optimizer: str = "adamw",
-    learning_rate: float | None = None,
-    schedule: str = "constant",
-    accumulate: int = 1,
-    clip_norm: float | None = None,
-    evaluation: str | Path | None = None,
-    holdout: float = 0.0,
-    patience: int = 0,
-    checkpoint: str | Path | None = None,
-    save_every: int = 0,
-    new_data: bool = False,
-    privacy: str | None = None,
-    policy: str | Path | Policy | None = None,
-    give_up_s: float = math.inf,
-    features: bool | None = None,
-    engine: str = "onnxruntime",
-    threads: int = 0,
-    seed: int = 0,
-    progress: Progress | None = None,
-) -> FitResult:
-    """Train a task on this device, without PyTorch: ``sanderling learn run``. It goes on from its checkpoint.
-
-    Args:
-        path: the task, a folder or a zip.
-        data: a folder with a folder for each class, a CSV, or an ``.npz`` with the inputs and ``label``.
-        epochs: in all, those before a resumed checkpoint included.
-        batch: samples of a micro-batch.
-        optimizer: ``adamw`` or ``sgd``, with settings as ``sgd:momentum=0.8``.
-        learning_rate: the highest; the optimiser's own by default.
-        schedule: ``constant``, ``cosine`` or ``step``, with options as ``cosine:warmup=10``.
-        accumulate: micro-batches of an update.
-        clip_norm: of all gradients of an update together.
-        evaluation: data to evaluate on after each epoch, which chooses the best parameters.
-        holdout: share of the data to evaluate on instead.
-        patience: evaluations in a row without a lower loss that end training; 0 never does.
-        checkpoint: safetensors file that is saved to and gone on from.
-        save_every: updates between two checkpoints; 0 saves after each epoch.
-        new_data: the data may differ from that of the checkpoint.
-        privacy: such as ``epsilon=8,delta=1e-5,clip=1``.
-        policy: a policy, or its file, that says when training may run.
-        give_up_s: seconds of a pause after which training ends.
-        features: compute the frozen part once and train on what it gives; by default where that pays.
-        engine: that computes.
-        threads: of one call; 0 leaves it to the engine.
-        seed: of the order of samples.
-        progress: told about stages, steps and events.
-
-    Raises:
-        PackageError: the package is broken, or is no task.
-        OptionError: an option has no such value, or no privacy can be promised.
-        DataError: the data does not fit, or is not that of the checkpoint.
-        WeightsError: the checkpoint is of another task.
-        NotMetError: the engine's gradients are wrong, or the loss is not finite; the last good checkpoint stays.
-        RefusedError: the policy did not allow training for ``give_up_s``.
-        OutputError: a checkpoint cannot be written.
-    """
-    from sanderling.learn.fitting import FitOptions
-    from sanderling.learn.privacy import parse_privacy
-    from sanderling.learn.running import RunOptions, parse_optimizer, run
-    from sanderling.learn.schedules import parse_schedule
-
-    kind, settings = parse_optimizer(optimizer)
-    asked = RunOptions(
-        optimizer=kind,
-        settings=settings,
-        learning_rate=learning_rate,
-        schedule=parse_schedule(schedule),
-        accumulate=accumulate,
-        clip_norm=clip_norm,
-        seed=seed,
-        engine=engine,
-        threads=threads,
-        features=features,
-        policy=policy if isinstance(policy, Policy) or policy is None else read_policy(policy),
-        give_up_s=give_up_s,
-    )
-    fit = FitOptions(
-        epochs=epochs,
-        batch=batch,
-        evaluation=evaluation,
-        holdout=holdout,
-        patience=patience,
-        checkpoint=checkpoint,
-        save_every=save_every,
-        new_data=new_data,
-        privacy=parse_privacy(privacy) if privacy else None,
-    )
-    return run(path, data, asked, fit, progress)
 
 
 def learn_apply(

@@ -44,6 +44,7 @@ STAGE_STARTS = (
     "measure on ",
     "read data of ",
     "export ",
+    "join ",
 )
 STAGES = {
     "read ONNX",
@@ -84,6 +85,9 @@ STAGES = {
     "load the branches",
     "read pictures",
     "choose a variant for each branch",
+    "compute features",
+    "write the way back",
+    "compare gradients with PyTorch",
 }
 
 

@@ -96,11 +96,13 @@ def test_ask_prints_one_object(built, folder, sanderling_here):
     assert sanderling_here("ask", built.path, seen, "is it purple").stderr.count("unknown-words") == 1
 
 
-def test_a_zip_and_weights_of_a_checkpoint_make_the_same_model(built, folder, tmp_path):
+def test_a_zip_and_weights_of_a_checkpoint_make_the_same_model(built, tmp_path):
     from safetensors.torch import save_file
 
     model = answering_branches(seed=0)
-    state = {f"{branch.name}.{key}": value for branch in model.branches for key, value in branch.module.state_dict().items()}
+    state = {
+        f"{branch.name}.{key}": value for branch in model.branches for key, value in branch.module.state_dict().items()
+    }
     save_file(state, tmp_path / "weights.safetensors")
     result = sdl.build_multimodal(
         FACTORY,
@@ -114,9 +116,7 @@ def test_a_zip_and_weights_of_a_checkpoint_make_the_same_model(built, folder, tm
     assert [event.kind for event in result.evidence.events][:1] == ["no-data"]
     call = built.manifest and Package.open(built.path).golden().call(0)
     with sdl.load(result.path) as zipped, sdl.load(built.path, variant="fp32") as own:
-        assert np.allclose(
-            next(iter(zipped.run(call).values())), next(iter(own.run(call).values())), atol=1e-5
-        )
+        assert np.allclose(next(iter(zipped.run(call).values())), next(iter(own.run(call).values())), atol=1e-5)
 
 
 def test_sources_that_are_no_branches_are_refused_and_leave_nothing(refused_here, out, work):
@@ -145,7 +145,7 @@ def test_scores_without_an_answer_each_are_refused(refused_here, out):
     refused_here(*arguments, "--factory-args", '{"answers": 7}', says="gives 7 scores: there are 4 answers")
 
 
-@pytest.mark.parametrize("kind", ["clip", "siglip"])
+@pytest.mark.parametrize("kind", ["clip", pytest.param("siglip", marks=pytest.mark.drill)])
 def test_towers_score_pictures_as_transformers_does(kind, folder, asked, monkeypatch, tmp_path):
     transformers = pytest.importorskip("transformers")
     monkeypatch.setenv("SANDERLING_CACHE", str(tmp_path))

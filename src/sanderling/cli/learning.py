@@ -185,7 +185,7 @@ def run(
             )
             _join(options, as_json=as_json)
             return
-        from sanderling.api import learn_run
+        from sanderling.learn.running import learn_run
 
         if policy is not None:
             _step_back()

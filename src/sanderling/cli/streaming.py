@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sanderling.core.errors import OptionError
-from sanderling.core.progress import Event, Recorder
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from sanderling.core.progress import Recorder
     from sanderling.run.vision.conveyor import Drop
     from sanderling.run.vision.pipeline import Outcome, Pipeline
     from sanderling.run.vision.sources import Source
@@ -81,9 +81,12 @@ def follow_stream(
         SanderlingError: what a source, the model or the saving raised.
     """
     from sanderling.cli.progress import RichProgress
+    from sanderling.core.progress import Event, Recorder
+    from sanderling.run.vision.opencv import opencv
     from sanderling.run.vision.saving import check_target
     from sanderling.run.vision.sources import open_source
 
+    opencv().setNumThreads(1)  # each stage has a thread already, and the engine has the other cores
     if options.save is not None:
         check_target(options.save)
     with RichProgress() as shown, ExitStack() as stack:

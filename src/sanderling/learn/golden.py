@@ -14,13 +14,15 @@ import numpy as np
 
 from sanderling.core.errors import NotMetError
 from sanderling.core.files import cache_folder, replacing
+from sanderling.core.machine import fingerprint
 from sanderling.core.progress import Event, Progress
 from sanderling.core.tensor import Array
 from sanderling.learn.graphs import Arrays, GradientGraph, Gradients, scalar, zeros
 from sanderling.learn.sampling import padded
-from sanderling.learn.task import Task, read_tensors
+from sanderling.learn.task import Task
 from sanderling.measure.golden_gradients import GradientCheck, gradient_error
 from sanderling.model.learning import LABEL
+from sanderling.model.tensors import read_safetensors
 from sanderling.run.engines import engine
 
 _FOLDER = "gradients"
@@ -90,7 +92,7 @@ def check_private(task: Task, graph: GradientGraph) -> GradientCheck:
     if max(norms) > _CLIP * (1 + _CLIP_SLACK):
         return GradientCheck(error=max(norms) / _CLIP - 1, worst="clipped norm", passed=False)
     spec = task.spec.loss
-    if spec.class_weights is not None or spec.shift:
+    if spec.class_weights is not None or spec.shift or float(golden.weight) != rows:
         return GradientCheck(error=0.0, worst="clipped norm", passed=True)
     return _compared(task, golden, None, None, total.sums)
 
@@ -102,7 +104,7 @@ class _Golden:
     """The golden batch, and what PyTorch says of it."""
 
     def __init__(self, task: Task) -> None:
-        tensors, _ = read_tensors(task.package.file(task.spec.golden.file))
+        tensors = read_safetensors(task.package.file(task.spec.golden.file))
         inputs = {name.removeprefix("input."): array for name, array in tensors.items() if name.startswith("input.")}
         if task.on_features:
             inputs = _features(task, inputs)
@@ -132,14 +134,14 @@ def _compared(
     if loss is not None and weight is not None:
         reference |= {"loss": golden.loss, "weight": golden.weight}
         got |= {"loss": scalar(loss).reshape(golden.loss.shape), "weight": scalar(weight).reshape(golden.weight.shape)}
-    error, worst = gradient_error(reference, got)
+    error, worst = gradient_error(reference, got, weight=float(golden.weight))
     return GradientCheck(error=error, worst=worst, passed=error <= task.spec.golden.tolerance)
 
 
 def _place(task: Task, *, private: bool) -> Path:
-    """Of what an earlier comparison left: of this package, engine, version and number of threads."""
+    """Of what an earlier comparison left: of this package, engine, version, kind of machine and number of threads."""
     version = engine(task.engine).availability().version
-    parts = [task.digest, task.engine, version, str(task.threads), str(task.on_features), str(private)]
+    parts = [task.digest, task.engine, version, fingerprint(), task.threads, task.on_features, private]
     return cache_folder() / _FOLDER / f"{hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]}.json"
 
 

@@ -15,6 +15,7 @@ from sanderling.core.errors import OptionError, PackageError, UnavailableError, 
 from sanderling.core.tensor import Array, TensorSpec
 from sanderling.model.learning import LearningSpec, PrivateStep
 from sanderling.model.package import Package
+from sanderling.model.tensors import read_safetensors
 from sanderling.run.engines import engine
 from sanderling.run.engines.base import EngineOptions, Executable
 
@@ -91,7 +92,7 @@ class Task:
         Raises:
             PackageError: the file is no safetensors, or lacks a parameter.
         """
-        tensors, _ = read_tensors(self.package.file(self.spec.initial))
+        tensors = read_safetensors(self.package.file(self.spec.initial))
         found = {}
         for parameter in self.spec.parameters:
             array = tensors.get(parameter.name)
@@ -101,7 +102,7 @@ class Task:
                     f"{self.package.path}: first value of '{parameter.name}' {told}: expected float32"
                     f"{list(parameter.shape)}; prepare the task again"
                 )
-            found[parameter.name] = array
+            found[parameter.name] = np.array(array)  # the library's may not be written to
         return found
 
 

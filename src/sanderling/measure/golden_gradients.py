@@ -28,7 +28,7 @@ class GradientCheck:
     """How far an engine's gradients are from the golden ones.
 
     Attributes:
-        error: largest max |difference| / max(1e-3, max |reference|) over loss, weight and gradients; infinite on NaN.
+        error: see ``gradient_error``, over loss, weight and gradients; infinite on NaN.
         worst: name of the output that has it.
         passed: whether the error is inside the task's tolerance.
     """
@@ -75,24 +75,33 @@ def golden_call(spec: LearningSpec, golden: Mapping[str, Array]) -> tuple[dict[s
 
 def compare_gradients(spec: LearningSpec, expected: Mapping[str, Array], got: Mapping[str, Array]) -> GradientCheck:
     """Hold an engine's outputs to the expected ones."""
-    error, worst = gradient_error(expected, got)
+    error, worst = gradient_error(expected, got, weight=float(expected["weight"]))
     return GradientCheck(error, worst, error <= spec.golden.tolerance)
 
 
-def gradient_error(reference: Mapping[str, Array], got: Mapping[str, Array]) -> tuple[float, str]:
-    """Largest max |difference| / max(1e-3, max |reference|) over all arrays, and the name of the worst."""
-    errors = {name: _error(array, got.get(name)) for name, array in reference.items()}
+def gradient_error(
+    reference: Mapping[str, Array], got: Mapping[str, Array], *, weight: float = 1.0
+) -> tuple[float, str]:
+    """Largest max |difference| / max(1e-3, max |reference|) over all arrays, and the name of the worst.
+
+    Args:
+        reference: what is expected.
+        got: what is compared with it.
+        weight: that the gradients' sums are divided by: the floor of 1e-3 is one of means.
+    """
+    least = _LEAST_SCALE * max(1.0, weight)
+    errors = {name: _error(array, got.get(name), least) for name, array in reference.items()}
     worst = max(errors, key=lambda name: errors[name])
     return errors[worst], worst
 
 
-def _error(reference: Array, got: Array | None) -> float:
+def _error(reference: Array, got: Array | None, least: float) -> float:
     if got is None or np.shape(got) != reference.shape or not np.isfinite(got).all():
         return float("inf")
     if reference.size == 0:
         return 0.0
     difference = np.abs(reference.astype(np.float64) - got)
-    return float(difference.max() / max(_LEAST_SCALE, float(np.abs(reference).max())))
+    return float(difference.max() / max(least, float(np.abs(reference).max())))
 
 
 def gradient_verification(package: Package, threads: int = 0) -> Check:

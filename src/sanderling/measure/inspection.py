@@ -28,6 +28,7 @@ from sanderling.model.graph import (
     used_names,
     weight_bytes,
 )
+from sanderling.model.learning import LearningSpec
 from sanderling.model.package import MANIFEST, Package
 from sanderling.model.text import TextSpec
 from sanderling.run.engines import DEFAULT_ENGINE, engine
@@ -67,6 +68,7 @@ class Inspection(BaseModel):
         peak_activation_bytes: most bytes of inputs and intermediate tensors alive at once; None of a language model,
             where they depend on the prompt.
         compute_density: MACs per byte of weights and outputs moved.
+        learning: what a task can train; None of any other model.
         text: what a language model reads and writes; its costs are those of its products with weights, for one token.
     """
 
@@ -85,6 +87,7 @@ class Inspection(BaseModel):
     heaviest: tuple[HeavyNode, ...]
     findings: tuple[Finding, ...]
     text: TextSpec | None = None
+    learning: LearningSpec | None = None
 
 
 def inspect(path: str | Path, *, shapes: Mapping[str, Sequence[int]] | None = None) -> Inspection:
@@ -99,7 +102,7 @@ def inspect(path: str | Path, *, shapes: Mapping[str, Sequence[int]] | None = No
         ModelError: the file cannot be read.
         PackageError: the package is broken.
     """
-    file = Path(path)
+    file, learning = Path(path), None
     if (file / MANIFEST).is_file() or file.name.endswith((".sdl", ".sdl.zip")):
         package = Package.open(file)
         if package.manifest.multimodal is not None:
@@ -107,6 +110,7 @@ def inspect(path: str | Path, *, shapes: Mapping[str, Sequence[int]] | None = No
         file = package.file(package.variant().file)
         if package.manifest.text is not None:
             return _of_language_model(package, file)
+        learning = package.manifest.learning
     model = lifted(read_graph(file))
     _fix(model, shapes or {})
     cost = graph_cost(model)
@@ -129,6 +133,7 @@ def inspect(path: str | Path, *, shapes: Mapping[str, Sequence[int]] | None = No
             if node.macs
         ),
         findings=tuple(_findings(model, cost, file)),
+        learning=learning,
     )
 
 

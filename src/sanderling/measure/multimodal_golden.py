@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +24,7 @@ from sanderling.run.features import Content
 
 def contents_of(call: Mapping[str, Feeds], digest: bytes) -> dict[str, Content]:
     """Feeds of each leaf as contents of that digest."""
-    return {branch: Content(digest, lambda feeds=feeds: feeds) for branch, feeds in call.items()}  # type: ignore[misc]
+    return {branch: Content(digest, partial(dict, feeds)) for branch, feeds in call.items()}
 
 
 def golden_outputs(
@@ -66,9 +67,9 @@ def _golden_check(package: Package, variant: Variant, golden: GoldenVectors, thr
     except (EngineError, ModelError) as error:
         return Check(name=name, passed=False, detail=str(error))
     expected = golden.outputs[variant.id]
-    error = max(relative_error(expected[output], got[output]) for output in expected)
-    told = f"relative error {error:.1e} on {len(golden)} calls, at most {tolerance:.0e}"
-    return Check(name=name, passed=error <= tolerance, detail=told)
+    worst = max(relative_error(expected[output], got[output]) for output in expected)
+    told = f"relative error {worst:.1e} on {len(golden)} calls, at most {tolerance:.0e}"
+    return Check(name=name, passed=worst <= tolerance, detail=told)
 
 
 def _call(golden: GoldenVectors, index: int) -> dict[str, dict[str, Array]]:
@@ -91,7 +92,8 @@ def _accuracy_checks(package: Package, source: Path, threads: int, progress: Pro
 
 
 def _accuracy_check(package: Package, variant: Variant, found: Accuracy) -> Check:
-    told = f"{found.metric} {found.value:.4g}, drop {found.drop:.3g}, bound {found.drop_upper:.3g}, {found.samples} samples"
+    drop = f"drop {found.drop:.3g}, bound {found.drop_upper:.3g}"
+    told = f"{found.metric} {found.value:.4g}, {drop}, {found.samples} samples"
     budget = package.manifest.budget
     if budget is None or variant.id != package.manifest.chosen or variant.id == package.manifest.variants[0].id:
         return Check(name=f"accuracy, {variant.id}", passed=True, detail=told)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -107,8 +107,8 @@ def _read_rows(path: Path) -> list[dict[str, str]]:
     return rows
 
 
-def _column(path: Path, header: Sequence[str] | object, names: tuple[str, ...]) -> str:
-    columns = list(header)  # type: ignore[call-overload]
+def _column(path: Path, header: Iterable[str], names: tuple[str, ...]) -> str:
+    columns = list(header)
     for name in names:
         if name in columns:
             return name

@@ -25,6 +25,7 @@ from sanderling.measure.accuracy import (
 from sanderling.measure.checks import Check
 from sanderling.measure.detection import check_objects
 from sanderling.measure.golden import safe_level, wrong_outputs
+from sanderling.measure.golden_gradients import gradient_verification
 from sanderling.measure.multimodal_golden import check_branches
 from sanderling.measure.samples import SampleReader, check_labels
 from sanderling.measure.text_golden import check_text
@@ -83,6 +84,9 @@ def verify(
         checks += check_branches(package, evaluation, threads, progress)
     elif not problems:
         checks += _golden_checks(package, threads, progress)
+        if package.manifest.learning is not None:
+            progress.stage("golden gradients")
+            checks.append(gradient_verification(package, threads))
         if evaluation is not None and all(check.passed for check in checks):
             metric, told = _accuracy(package, Path(evaluation), threads, progress)
             accuracy = told[metric]

@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from sanderling.core.tensor import TensorSpec
 
 Modality = Literal["picture", "text", "fusion"]
+Task = Literal["visual-question-answering", "image-text-matching"]
 QUESTIONS, MATCHING = "visual-question-answering", "image-text-matching"
 TASKS = (QUESTIONS, MATCHING)
 
@@ -76,7 +77,7 @@ class MultimodalSpec(_Record):
         score: of matching: what makes it a share of 1: ``softmax`` over the pictures, or ``sigmoid`` for each.
     """
 
-    task: Literal["visual-question-answering", "image-text-matching"]
+    task: Task
     branches: tuple[BranchSpec, ...]
     variants: dict[str, dict[str, str]]
     scale: float = 1.0

@@ -12,7 +12,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from types import TracebackType
 
-from sanderling.core.errors import OptionError, PackageError, SanderlingError
+from sanderling.core.errors import EngineError, OptionError, PackageError, SanderlingError
 from sanderling.core.machine import usable_cores
 from sanderling.core.progress import Event
 from sanderling.core.tensor import Feeds
@@ -214,36 +214,42 @@ class Branches:
         """What branches give for contents, in their order; each content is computed at most once."""
         promises: list[Future[Feeds]] = []
         mine: list[tuple[Key, Content]] = []
-        for name, content in wanted:
-            key = (name, content.digest)
-            promise, is_mine = self.cache.claim(key)
-            promises.append(promise)
-            if is_mine:
-                mine.append((key, content))
-        self._compute(mine)
+        try:
+            for name, content in wanted:
+                key = (name, content.digest)
+                promise, is_mine = self.cache.claim(key)
+                promises.append(promise)
+                if is_mine:
+                    mine.append((key, content))
+            self._compute(mine)
+        except BaseException:  # an interrupt: nobody may wait for ever for what is not computed
+            for key, _ in mine:
+                self.cache.fail(key, EngineError("what computed it was interrupted: ask again"))
+            raise
         return [promise.result() for promise in promises]
 
     def _compute(self, jobs: Sequence[tuple[Key, Content]]) -> None:
         """Compute what was claimed: all but the last on other threads, so that this one waits for nothing meanwhile."""
-        running: list[tuple[Key, Future[Outputs] | Outputs | BaseException]] = []
-        for at, (key, content) in enumerate(jobs):
-            running.append((key, self._start(key[0], content, here=at == len(jobs) - 1 or not self._at_once)))
+        running = [
+            (key, self._start(key[0], content, here=at == len(jobs) - 1 or not self._at_once))
+            for at, (key, content) in enumerate(jobs)
+        ]
         for key, outcome in running:
             try:
-                if isinstance(outcome, BaseException):
+                if isinstance(outcome, Exception):
                     raise outcome
                 outputs = outcome.result() if isinstance(outcome, Future) else outcome
-            except BaseException as error:  # noqa: BLE001 - it is handed to all who wait, this caller among them
+            except Exception as error:  # noqa: BLE001 - it is handed to all who wait, this caller among them
                 self.cache.fail(key, error)
             else:
                 self.cache.settle(key, outputs)
 
-    def _start(self, branch: str, content: Content, *, here: bool) -> Future[Outputs] | Outputs | BaseException:
+    def _start(self, branch: str, content: Content, *, here: bool) -> Future[Outputs] | Outputs | Exception:
         session = self.sessions[branch]
         try:
             feeds = content.feeds()
             return session.run(feeds) if here else session.submit(feeds, stream=object())
-        except BaseException as error:  # noqa: BLE001 - as above
+        except Exception as error:  # noqa: BLE001 - as above
             return error
 
 
@@ -268,10 +274,10 @@ class _Opening:
             return self.pool.load(
                 package.path, name=self.name, pinned=True, variant=variant, threads=threads, check_hashes=False
             )
-        policy = DEFAULT_POLICY
+        policy, emulated = DEFAULT_POLICY, None
         if device is not None:
-            policy = policy.model_copy(update={"device_priorities": (device,)})
-        plans, events = rank_lanes(package, policy, variant=variant, threads=threads, emulated=self.emulate)
+            policy, emulated = policy.model_copy(update={"device_priorities": (device,)}), self.emulate
+        plans, events = rank_lanes(package, policy, variant=variant, threads=threads, emulated=emulated)
         return Session(package, policy, plans, events, shared=self, name=self.name)
 
 

@@ -78,7 +78,8 @@ class FeatureCache:
                 self._counts["hits"] += 1
                 return coming, False
             self._counts["misses"] += 1
-            self._coming[key] = promise = Future()
+            promise: Future[Feeds] = Future()
+            self._coming[key] = promise
             return promise, True
 
     def settle(self, key: Key, outputs: Feeds) -> None:
@@ -89,11 +90,12 @@ class FeatureCache:
             self._keep(key, owned)
         promise.set_result(owned)
 
-    def fail(self, key: Key, error: BaseException) -> None:
-        """Tell all who wait that it failed; the next one tries again."""
+    def fail(self, key: Key, error: Exception) -> None:
+        """Tell all who wait that it failed; the next one tries again. What is not being computed is left alone."""
         with self._lock:
-            promise = self._coming.pop(key)
-        promise.set_exception(error)
+            promise = self._coming.pop(key, None)
+        if promise is not None:
+            promise.set_exception(error)
 
     def clear(self) -> int:
         """Forget everything; returns the bytes that were held."""

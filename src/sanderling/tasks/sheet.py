@@ -28,7 +28,8 @@ def picture_sheet(text: str, matches: Sequence[Match]) -> str:
         UnavailableError: Pillow is not installed.
     """
     figures = "\n".join(
-        f'<figure style="margin:0"><img style="width:100%" alt="" src="data:image/jpeg;base64,{_small(Path(found.file))}">'
+        f'<figure style="margin:0"><img style="width:100%" alt="" '
+        f'src="data:image/jpeg;base64,{_small(Path(found.file))}">'
         f"<figcaption>{place}. {escape(Path(found.file).name)}<br>{_told(found)}</figcaption></figure>"
         for place, found in enumerate(matches, 1)
     )

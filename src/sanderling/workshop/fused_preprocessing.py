@@ -122,7 +122,7 @@ class _Chain:
         self.constants.append(numpy_helper.from_array(array, name))
         return name
 
-    def add(self, operator: str, *constants: Array, before: str | None = None, **attributes: Any) -> str:
+    def add(self, operator: str, *constants: Array, before: str | None = None, **attributes: Any) -> str:  # noqa: ANN401 - ONNX's
         """Add a node that goes on from ``before``, or from the last one."""
         name = f"{PREFIX}{len(self.nodes)}_{operator}"
         inputs = [before or self.at, *(self.constant(each) for each in constants)]

@@ -7,10 +7,12 @@ import sanderling
 from sanderling.core.errors import DataError, EngineError, OptionError, PackageError
 from sanderling.core.tensor import Array
 from sanderling.run.branches import Branches
+from sanderling.run.emulation.engine import EmulatedDevices
+from sanderling.run.emulation.table import LatencyTable
 from sanderling.run.features import Content
 from tests.branched_packages import SIDE_PX, answering_package, matching_package
-from tests.unit.run.guard.packages import package_of
 from tests.models import conv_classifier, random_arrays
+from tests.unit.run.guard.packages import package_of
 
 
 @pytest.fixture(scope="module")
@@ -105,6 +107,16 @@ def test_a_content_that_cannot_be_read_fails_alone_and_is_not_kept(package):
         assert scores(branches.run([request(1, 3)])[0]).shape == (1, 4)
 
 
+def test_an_interrupt_leaves_nobody_waiting(package):
+    def interrupted():
+        raise KeyboardInterrupt
+
+    with Branches(package) as branches:
+        with pytest.raises(KeyboardInterrupt):
+            branches.run([{"vision": Content(b"picture 1", interrupted), "text": words(3)}])
+        assert scores(branches.run([request(1, 3)])[0]).shape == (1, 4)
+
+
 def test_another_variant_runs_its_own_graphs(package):
     with Branches(package, variant="int8") as int8, Branches(package) as fp32:
         assert {session.variant.id for session in int8.sessions.values()} == {"int8"}
@@ -123,6 +135,20 @@ def test_names_that_are_not_there_are_told(package):
         Branches(package, variant="int4")
 
 
+def test_a_branch_runs_on_the_device_that_it_is_given(package):
+    table = LatencyTable(source="test", models={"vision": {"npu": {"latency_ms": {1: 0.1}}}})
+    devices = EmulatedDevices(table, "vision")
+    with Branches(package, devices={"vision": "npu"}, emulate=devices) as branches, Branches(package) as plain:
+        assert scores(branches.run([request(1, 5)])[0]) == pytest.approx(
+            scores(plain.run([request(1, 5)])[0]), abs=1e-5
+        )
+        assert {name: session.device for name, session in branches.sessions.items()} == {
+            "vision": "npu",
+            "text": "cpu",
+            "fusion": "cpu",
+        }
+
+
 def test_a_package_of_one_graph_has_no_branches(tmp_path):
     plain = package_of(tmp_path / "x.sdl", {"fp32": conv_classifier()}, [random_arrays({"image": (1, 3, 8, 8)})])
     with pytest.raises(OptionError, match="has no branches"):
@@ -139,7 +165,7 @@ def test_a_changed_byte_in_a_branch_shows_in_the_whole(tmp_path):
     package = answering_package(tmp_path / "vqa.sdl")
     file = package.path / "branches/vision.sdl/manifest.json"
     file.write_bytes(file.read_bytes().replace(b'"vision"', b'"visiom"'))
-    with pytest.raises(PackageError, match="branches/vision.sdl/manifest.json"):
+    with pytest.raises(PackageError, match=r"branches/vision\.sdl/manifest\.json"):
         sanderling.load(package.path)
 
 

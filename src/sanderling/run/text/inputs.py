@@ -49,7 +49,7 @@ class TextInputs:
             ContextError: it is too long.
         """
         text = _checked(text)
-        ids = [int(token) for token in self._encoded(text).ids]
+        ids = [int(token) for token in self._tokenizer.encode(self._cased(text)).ids]
         if not ids:
             raise OptionError(f"the text {text!r} has no words: expected at least one")
         if len(ids) > self._spec.longest:
@@ -65,7 +65,8 @@ class TextInputs:
         """Parts of a text that the vocabulary lacks: the model reads them all alike."""
         if self._spec.unknown is None:
             return ()
-        encoded = self._encoded(text)
+        text = self._cased(text)
+        encoded = self._tokenizer.encode(text)
         spans = zip(encoded.ids, encoded.offsets, strict=True)
         return tuple(text[first:last] for token, (first, last) in spans if token == self._spec.unknown)
 
@@ -76,8 +77,8 @@ class TextInputs:
         padded = [*ids, *[self._spec.filling] * rest]
         return {spec.name: np.array([rows.get(spec.name, padded)], dtype=spec.dtype) for spec in self._inputs}
 
-    def _encoded(self, text: str):  # noqa: ANN202 - the library is untyped
-        return self._tokenizer.encode(text.lower() if self._spec.lower else text)
+    def _cased(self, text: str) -> str:
+        return text.lower() if self._spec.lower else text
 
     def _is_word(self, token: int) -> bool:
         """Whether an id is more than a punctuation mark or a mark of the model's own."""

@@ -11,9 +11,9 @@ import numpy as np
 import onnx
 
 from sanderling.core.errors import ModelError
-from sanderling.workshop.learning import gradients  # noqa: F401 - fills the rules
 from sanderling.workshop.learning.draft import Draft, integer, needed
-from sanderling.workshop.learning.gradients.step import RULES, Step
+from sanderling.workshop.learning.gradients import private
+from sanderling.workshop.learning.gradients.step import RULES, Rule, Step
 
 _FLOATS = (onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.DOUBLE)
 _NO_SLOPE = frozenset(
@@ -52,21 +52,57 @@ def write_backward(draft: Draft, loss: str, parameters: Sequence[str]) -> dict[s
     Raises:
         ModelError: an operator on the way has no rule; the message names all such operators.
     """
+    return _way_back(draft, loss, parameters, frozenset())
+
+
+def write_private_backward(draft: Draft, loss: str, parameters: Sequence[str]) -> dict[str, str]:
+    """The same, but each sample's own gradient, (N, *shape) for a parameter of that shape.
+
+    Args:
+        draft: with the forward pass; nodes are added.
+        loss: scalar value, the sum of losses of which each depends on one sample.
+        parameters: values.
+
+    Raises:
+        ModelError: an operator has no such rule.
+    """
+    return _way_back(draft, loss, parameters, _made_by(draft, parameters))
+
+
+def _way_back(draft: Draft, loss: str, parameters: Sequence[str], alone: frozenset[str]) -> dict[str, str]:
+    """Reverse accumulation; the gradients of ``alone``, values that parameters alone make, keep the batch in front."""
     moving = dependents(draft.nodes, parameters)
     path = [node for node in needed(draft.nodes, [loss]) if moving.intersection(node.output)]
-    _refuse_unknown(path)
+    _refuse_unknown(path, alone)
     flowing: dict[str, list[str]] = {loss: [draft.constant(np.ones((), np.float32))]}
     for node in reversed(path):
         arrived = tuple(_joined(draft, flowing, name) for name in node.output)
         if not any(arrived):
             continue
         wanted = frozenset(place for place, name in enumerate(node.input) if name in moving)
-        step = Step(draft, node, arrived, wanted)
-        RULES[node.op_type](step)
-        for place, gradient in step.given.items():
-            flowing.setdefault(node.input[place], []).append(gradient)
+        own = frozenset(place for place in wanted if node.input[place] in alone)
+        for rules, places in ((RULES, wanted - own), (_private_rules(node, alone), own)):
+            if places:
+                step = Step(draft, node, arrived, places)
+                rules[node.op_type](step)
+                for place, gradient in step.given.items():
+                    flowing.setdefault(node.input[place], []).append(gradient)
     found = {name: _joined(draft, flowing, name) for name in parameters}
     return {name: gradient for name, gradient in found.items() if gradient is not None}
+
+
+def _made_by(draft: Draft, parameters: Sequence[str]) -> frozenset[str]:
+    """Values that depend on parameters and constants alone."""
+    own, fixed = set(parameters), set(draft.initializers)
+    for node in draft.nodes:
+        read = {name for name in node.input if name}
+        if read <= own | fixed:
+            (own if read & own else fixed).update(node.output)
+    return frozenset(own)
+
+
+def _private_rules(node: onnx.NodeProto, alone: frozenset[str]) -> dict[str, Rule]:
+    return private.ALONE if node.output[0] in alone else private.MEETING
 
 
 def _joined(draft: Draft, flowing: dict[str, list[str]], name: str) -> str | None:
@@ -79,14 +115,17 @@ def _joined(draft: Draft, flowing: dict[str, list[str]], name: str) -> str | Non
     return parts[0]
 
 
-def _refuse_unknown(path: Sequence[onnx.NodeProto]) -> None:
+def _refuse_unknown(path: Sequence[onnx.NodeProto], alone: frozenset[str]) -> None:
     unknown: dict[str, str] = {}
     for node in path:
-        if node.op_type not in RULES or node.domain not in ("", "ai.onnx"):
+        own = alone.intersection(node.input)
+        rules = _private_rules(node, alone) if own else RULES
+        if node.op_type not in rules or node.op_type not in RULES or node.domain not in ("", "ai.onnx"):
             unknown.setdefault(node.op_type, node.name or node.output[0])
     if unknown:
         named = ", ".join(f"{kind} ('{place}')" for kind, place in sorted(unknown.items()))
+        what = "no gradient of each sample" if alone else "no gradient"
         raise ModelError(
-            f"no gradient is known here for {named}: train layers behind it (--trainable head or REGEX), "
-            "or replace it in the module"
+            f"{what} is known here for {named}: train layers behind it (--trainable head or REGEX), or replace "
+            "it in the module"
         )

@@ -25,6 +25,7 @@ class Draft:
         nodes: each after those it reads from.
         initializers: by name; frozen weights are ``frozen.NAME``.
         shapes: of values, as far as known; a string is a dynamic axis.
+        types: dtypes of values, as far as known.
         opset: version of the default operators.
         ir_version: of the file format.
         open_clips: outputs of Clip nodes whose limits themselves have no slope, as those of ReLU6: a channel that is
@@ -34,6 +35,7 @@ class Draft:
     nodes: list[onnx.NodeProto] = field(default_factory=list)
     initializers: dict[str, Array] = field(default_factory=dict)
     shapes: dict[str, Shape] = field(default_factory=dict)
+    types: dict[str, str] = field(default_factory=dict)
     opset: int = 18
     ir_version: int = 10
     open_clips: set[str] = field(default_factory=set)
@@ -100,6 +102,7 @@ class Draft:
             list(self.nodes),
             dict(self.initializers),
             dict(self.shapes),
+            dict(self.types),
             self.opset,
             self.ir_version,
             set(self.open_clips),

@@ -16,6 +16,7 @@ from sanderling.model.graph import initializer_array, input_specs, opset_of, out
 from sanderling.workshop.learning.draft import Draft, Shape, extract, known_shapes, needed
 
 _FOLDED_ELEMENTS = 1 << 22
+_LARGE_BYTES = 1 << 16
 _RANDOM = ("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Bernoulli", "Multinomial")
 
 
@@ -55,7 +56,7 @@ def read_forward(model: onnx.ModelProto, parameters: Collection[str]) -> Forward
         draft.initializers[own] = initializer_array(tensor)
     kept = {f"frozen.{name}" for name in parameters}
     outputs = {value.name for value in model.graph.output}
-    types = _element_types(model)
+    types = _element_types(_inferred(model))
     for node in model.graph.node:
         _take(draft, _cast(node, types), names, kept, shapes, outputs)
     draft.nodes = needed(draft.nodes, outputs)
@@ -66,6 +67,29 @@ def read_forward(model: onnx.ModelProto, parameters: Collection[str]) -> Forward
     draft.forget({name for name in draft.initializers if name not in read})
     used = tuple(name for name in parameters if f"frozen.{name}" in read)
     return Forward(draft, inputs, specs, used)
+
+
+def _inferred(model: onnx.ModelProto) -> onnx.ModelProto:
+    """A model with the types of all values, its large weights as inputs: their content says nothing of types."""
+    light = onnx.ModelProto()
+    for field in ("ir_version", "opset_import", "functions"):
+        _copy(model, light, field)
+    for field in ("name", "node", "input", "output", "value_info"):
+        _copy(model.graph, light.graph, field)
+    for tensor in model.graph.initializer:
+        if len(tensor.raw_data) > _LARGE_BYTES:
+            light.graph.input.append(helper.make_tensor_value_info(tensor.name, tensor.data_type, list(tensor.dims)))
+        else:
+            light.graph.initializer.append(tensor)
+    return shape_inference.infer_shapes(light, data_prop=True)
+
+
+def _copy(source: onnx.ModelProto | onnx.GraphProto, target: onnx.ModelProto | onnx.GraphProto, field: str) -> None:
+    value = getattr(source, field)
+    if isinstance(value, int | str):
+        setattr(target, field, value)
+    else:
+        getattr(target, field).extend(value)
 
 
 def _element_types(model: onnx.ModelProto) -> dict[str, int]:
@@ -88,17 +112,16 @@ def infer_shapes(draft: Draft, inputs: Sequence[TensorSpec], values: Iterable[st
     model = extract(draft, "shapes", inputs, outputs)
     for value in model.graph.output:
         value.ClearField("type")
-    big = [tensor for tensor in model.graph.initializer if len(tensor.raw_data) > 1 << 16]
-    for tensor in big:  # shape inference copies the model, and needs no weights' content
-        model.graph.input.append(helper.make_tensor_value_info(tensor.name, tensor.data_type, list(tensor.dims)))
-        model.graph.initializer.remove(tensor)
-    inferred = shape_inference.infer_shapes(model, data_prop=True)
+    inferred = _inferred(model)
     for name, shape in known_shapes(inferred).items():
         draft.shapes.setdefault(name, shape)
+    for name, kind in _element_types(inferred).items():
+        if kind != onnx.TensorProto.UNDEFINED:
+            draft.types.setdefault(name, helper.tensor_dtype_to_np_dtype(kind).name)
     for name, array in draft.initializers.items():
         draft.shapes[name] = array.shape
     for spec in inputs:
-        draft.shapes[spec.name] = spec.shape
+        draft.shapes[spec.name], draft.types[spec.name] = spec.shape, spec.dtype
 
 
 def _take(

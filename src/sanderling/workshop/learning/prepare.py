@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import importlib.util
-from contextlib import closing
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
 import onnx
 
-from sanderling.core.errors import NotMetError, OptionError, UnavailableError
+from sanderling.core.errors import ModelError, OptionError, UnavailableError
 from sanderling.core.files import replacing, sha256_of
 from sanderling.core.precision import Precision
 from sanderling.core.progress import Event, Progress, Silent
-from sanderling.core.tensor import Array, random_feeds
-from sanderling.measure.golden_gradients import compare_gradients, golden_call
+from sanderling.core.tensor import Array, TensorSpec
 from sanderling.model.learning import (
-    GOLDEN_TOLERANCE,
-    LABEL,
     LEARNING_FOLDER,
+    FeatureCut,
     GoldenGradients,
     LearningSpec,
     OptimizerGraph,
@@ -28,12 +25,15 @@ from sanderling.model.learning import (
 )
 from sanderling.model.package import file_entries, write_manifest, write_zip
 from sanderling.model.tensors import write_safetensors
-from sanderling.run.engines import DEFAULT_ENGINE, engine
-from sanderling.run.engines.base import EngineOptions
 from sanderling.workshop.export.source import Exported
+from sanderling.workshop.learning.backbone import compress, fold_in
+from sanderling.workshop.learning.cut import Cut, features_graph, find_cut, on_features
+from sanderling.workshop.learning.draft import Draft
 from sanderling.workshop.learning.forward import Forward, read_forward
 from sanderling.workshop.learning.optimizers import SETTINGS, STATES, optimizer_graph
 from sanderling.workshop.learning.options import LearningOptions
+from sanderling.workshop.learning.private import PrivateBackward, private_graph, why_not, write_private
+from sanderling.workshop.learning.selection import trained_parameters
 from sanderling.workshop.learning.storage import WEIGHTS, write_graphs
 from sanderling.workshop.learning.task import (
     Task,
@@ -48,18 +48,38 @@ from sanderling.workshop.options import BuildOptions
 from sanderling.workshop.pipeline import BuildResult, build, check_output
 
 if TYPE_CHECKING:
-    from sanderling.workshop.learning.trace import Batch, Traced
+    from sanderling.workshop.learning.trace import Traced
 
-_GOLDEN_BATCH = 4
+_GOLDEN, _INITIAL = "golden.safetensors", "parameters.safetensors"
 
 
-@dataclass
+@dataclass(frozen=True)
 class _Origin:
     """What the export leaves for the task."""
 
     traced: Traced
     forward: Forward
-    model: onnx.ModelProto
+
+
+@dataclass(frozen=True)
+class Written:
+    """A task whose graphs are there.
+
+    Attributes:
+        task: its values.
+        graphs: by file name.
+        private: the private way back; None where there is none.
+        refused: why there is none.
+        cut: None where the frozen part is not cut off.
+        rounded: frozen weights that are stored in fewer bytes, as they are computed with.
+    """
+
+    task: Task
+    graphs: dict[str, onnx.ModelProto]
+    private: PrivateBackward | None
+    refused: str | None
+    cut: Cut | None
+    rounded: dict[str, Array]
 
 
 def prepare(options: BuildOptions, learning: LearningOptions, progress: Progress | None = None) -> BuildResult:
@@ -90,7 +110,7 @@ def prepare(options: BuildOptions, learning: LearningOptions, progress: Progress
         zipped = options.output.suffix == ".zip"
         folder = target.with_name(target.name.removesuffix(".zip"))
         result = build(replace(options, output=folder), progress, make_graph)
-        spec = _write(folder, found[0], options, learning, progress)
+        spec = write_learning(folder, found[0].traced, found[0].forward, learning, options.seed, progress)
         manifest = result.manifest.model_copy(update={"learning": spec, "files": file_entries(folder)})
         write_manifest(folder, manifest)
         if zipped:
@@ -113,8 +133,7 @@ def _with_batch(options: BuildOptions, learning: LearningOptions) -> BuildOption
         if learning.batch < 1:
             raise OptionError(f"--batch {learning.batch} is out of range: expected at least 1")
         inputs = tuple(spec.model_copy(update={"shape": (learning.batch, *spec.shape[1:])}) for spec in inputs)
-    dynamic = learning.batch is None
-    return replace(options, inputs=inputs, dynamic_batch=dynamic, precisions=(Precision.FP32,))
+    return replace(options, inputs=inputs, dynamic_batch=learning.batch is None, precisions=(Precision.FP32,))
 
 
 def _export(options: BuildOptions, progress: Progress) -> tuple[Exported, _Origin]:
@@ -129,44 +148,112 @@ def _export(options: BuildOptions, progress: Progress) -> tuple[Exported, _Origi
     model = model_graph(forward)
     progress.stage("compare ONNX with PyTorch")
     check = torch_export.compare(traced.module, model, options)
-    copy = onnx.ModelProto()
-    copy.CopyFrom(model)  # what the build simplifies
-    return Exported(copy, traced.source, check), _Origin(traced, forward, model)
+    return Exported(model, traced.source, check), _Origin(traced, forward)
 
 
-def _write(
-    folder: Path, origin: _Origin, options: BuildOptions, learning: LearningOptions, progress: Progress
+def write_learning(
+    folder: Path, traced: Traced, forward: Forward, learning: LearningOptions, seed: int, progress: Progress
 ) -> LearningSpec:
+    """Write the folder ``learning`` of a package, and prove it.
+
+    Args:
+        folder: of the package.
+        traced: the module.
+        forward: its forward pass; the way back is written behind it.
+        learning: what is trained, and how.
+        seed: of the adapters' first values and of the golden batch.
+        progress: told about stages and events.
+
+    Raises:
+        InputError: nothing to train, a loss that does not fit, or an operator without a rule.
+        NotMetError: the gradients are not PyTorch's.
+    """
+    from sanderling.workshop.learning.proof import prove
+
     progress.stage("write the way back")
-    task = write_task(
-        origin.forward,
-        learning.loss,
-        learning.trainable,
-        untrained_rows=origin.traced.untrained_rows,
-        seed=options.seed,
-        progress=progress,
-    )
+    written = write_graphs_of(forward, learning, traced.untrained_rows, seed=seed, progress=progress)
     inner = folder / LEARNING_FOLDER
     inner.mkdir()
-    graphs = {
-        "grad_step.onnx": grad_step_graph(task, task.forward.inputs),
-        "eval.onnx": eval_graph(task, task.forward.inputs),
-        "inference.onnx": inference_graph(task),
-        "model.onnx": origin.model,
-    }
+    write_graphs(inner, written.graphs)
+    write_safetensors(inner / _INITIAL, written.task.initial)
+    spec = _spec(written, learning, traced.notes, sha256_of(inner / WEIGHTS))
+    progress.stage("compare gradients with PyTorch")
+    return prove(folder, spec, written, traced, seed, progress)
+
+
+def write_graphs_of(
+    forward: Forward,
+    learning: LearningOptions,
+    untrained_rows: dict[str, int],
+    *,
+    seed: int,
+    progress: Progress,
+) -> Written:
+    """Write every graph of a task.
+
+    Raises:
+        OptionError: nothing is found to train, or the loss does not fit the output.
+        ModelError: an operator on the way back has no rule.
+    """
+    rounded = compress(forward.draft, learning.backbone, trained_parameters(forward, learning.trainable))
+    if learning.backbone != "fp32" and not rounded:
+        reason = "no frozen weight of a layer is large enough"
+        progress.event(Event(kind="backbone-kept", subject=learning.backbone, reason=reason))
+    graphs = {"model.onnx": model_graph(forward)}
+    task = write_task(
+        forward, learning.loss, learning.trainable, untrained_rows=untrained_rows, seed=seed, progress=progress
+    )
+    private, refused = _private(task, learning, untrained_rows, progress)
+    graphs["inference.onnx"] = inference_graph(task)
+    graphs |= _steps(task, private, None, task.forward.inputs, "")
+    cut = find_cut(task)
+    if isinstance(cut, str):
+        progress.event(Event(kind="features-not-cut", subject="features", reason=cut))
+    else:
+        graphs["features.onnx"] = features_graph(task, cut)
+        graphs |= _steps(task, private, cut, cut.tensors, "features_")
+    graphs = {name: fold_in(model, rounded, learning.backbone) for name, model in graphs.items()}
     graphs |= {f"optimizer_{kind}.onnx": optimizer_graph(kind, task.parameters) for kind in learning.optimizers}
-    write_graphs(inner, graphs)
-    write_safetensors(inner / "parameters.safetensors", task.initial)
-    spec = _spec(task, origin, learning, sha256_of(inner / WEIGHTS))
-    return _proved(folder, spec, task, origin, learning, options.seed, progress)
+    return Written(task, graphs, private, refused, cut if isinstance(cut, Cut) else None, rounded)
 
 
-def _spec(task: Task, origin: _Origin, learning: LearningOptions, weights_sha256: str) -> LearningSpec:
-    def inside(name: str) -> str:
-        return f"{LEARNING_FOLDER}/{name}"
+def _private(
+    task: Task, learning: LearningOptions, untrained_rows: dict[str, int], progress: Progress
+) -> tuple[PrivateBackward | None, str | None]:
+    if not learning.private:
+        return None, "the task was prepared without a private step"
+    refused = why_not(learning.loss)
+    if refused is None:
+        try:
+            return write_private(task, untrained_rows), None
+        except ModelError as error:
+            refused = str(error)
+    progress.event(Event(kind="privacy-refused", subject="training", reason=refused))
+    return None, refused
 
+
+def _steps(
+    task: Task, private: PrivateBackward | None, cut: Cut | None, inputs: Sequence[TensorSpec], prefix: str
+) -> dict[str, onnx.ModelProto]:
+    """The graphs that there are on the model's inputs and on features alike."""
+
+    def seen(draft: Draft) -> Draft:
+        return draft if cut is None else on_features(draft, task, cut)
+
+    draft = seen(task.forward.draft)
+    graphs = {
+        f"{prefix}grad_step.onnx": grad_step_graph(task, draft, inputs),
+        f"{prefix}eval.onnx": eval_graph(task, draft, inputs),
+    }
+    if private is not None:
+        graphs[f"{prefix}dp_grad_step.onnx"] = private_graph(task, private, seen(private.draft), inputs)
+    return graphs
+
+
+def _spec(written: Written, learning: LearningOptions, notes: tuple[str, ...], weights_sha256: str) -> LearningSpec:
+    task = written.task
     optimizers = tuple(
-        OptimizerGraph(kind=kind, file=inside(f"optimizer_{kind}.onnx"), states=STATES[kind], settings=SETTINGS[kind])
+        OptimizerGraph(kind=kind, file=_inside(f"optimizer_{kind}.onnx"), states=STATES[kind], settings=SETTINGS[kind])
         for kind in learning.optimizers
     )
     return LearningSpec(
@@ -177,72 +264,43 @@ def _spec(task: Task, origin: _Origin, learning: LearningOptions, weights_sha256
         loss=learning.loss,
         trainable=learning.trainable,
         parameters=task.parameters,
-        initial=inside("parameters.safetensors"),
-        grad_step=inside("grad_step.onnx"),
-        eval=inside("eval.onnx"),
-        inference=inside("inference.onnx"),
-        model=inside("model.onnx"),
+        initial=_inside(_INITIAL),
+        grad_step=_inside("grad_step.onnx"),
+        eval=_inside("eval.onnx"),
+        inference=_inside("inference.onnx"),
+        model=_inside("model.onnx"),
         optimizers=optimizers,
-        private=PrivateStep(refused="not written yet"),
+        private=_private_step(written, ""),
+        features=_feature_cut(written),
         adapters=task.adapters,
-        golden=GoldenGradients(file=inside("golden.safetensors"), tolerance=GOLDEN_TOLERANCE, error=0.0),
-        notes=origin.traced.notes,
+        backbone=learning.backbone,
+        golden=GoldenGradients(file=_inside(_GOLDEN), error=0.0),
+        notes=notes,
     )
 
 
-def _proved(
-    folder: Path,
-    spec: LearningSpec,
-    task: Task,
-    origin: _Origin,
-    learning: LearningOptions,
-    seed: int,
-    progress: Progress,
-) -> LearningSpec:
-    """Write PyTorch's own gradients, and hold the graph's to them.
-
-    Raises:
-        NotMetError: they differ by more than the tolerance.
-    """
-    from sanderling.workshop.learning.trace import true_gradients
-
-    progress.stage("compare gradients with PyTorch")
-    batch, values = _golden_batch(task, learning, seed), _golden_values(task, seed)
-    reference = true_gradients(origin.traced, learning.loss, batch, values, task.adapters)
-    golden = {f"input.{name}": array for name, array in batch.inputs.items()} | {LABEL: batch.label} | reference
-    golden |= {f"param.{name}": array for name, array in values.items()}
-    write_safetensors(folder / spec.golden.file, golden)
-    feeds, expected = golden_call(spec, golden)
-    with closing(engine(DEFAULT_ENGINE).load(folder / spec.grad_step, EngineOptions())) as executable:
-        found = compare_gradients(spec, expected, executable.run(feeds))
-    if not found.passed:
-        raise NotMetError(
-            f"the gradients are not PyTorch's: '{found.worst}' differs by {found.error:.1e} of its size, at most "
-            f"{spec.golden.tolerance:.0e} is allowed; train fewer layers, and report which operators it has"
-        )
-    golden_spec = spec.golden.model_copy(update={"error": found.error})
-    return spec.model_copy(update={"golden": golden_spec})
+def _inside(name: str) -> str:
+    return f"{LEARNING_FOLDER}/{name}"
 
 
-def _golden_batch(task: Task, learning: LearningOptions, seed: int) -> Batch:
-    from sanderling.workshop.learning.trace import Batch
-
-    feeds = random_feeds(task.forward.inputs, batch=_GOLDEN_BATCH, seed=seed)
-    generator = np.random.default_rng(seed)
-    shape = task.label.concrete_shape(_GOLDEN_BATCH)
-    if task.classes is not None:
-        return Batch(feeds, generator.integers(0, task.classes, shape))
-    if learning.loss.kind == "contrastive":
-        return Batch(feeds, np.arange(shape[0]) // 2)
-    if learning.loss.kind == "bce":
-        return Batch(feeds, generator.random(shape, np.float32))
-    return Batch(feeds, generator.standard_normal(shape, np.float32))
+def _private_step(written: Written, prefix: str) -> PrivateStep:
+    if written.private is None:
+        return PrivateStep(refused=written.refused)
+    batch = written.task.label.shape[0]
+    rows = batch if isinstance(batch, int) else None
+    return PrivateStep(file=_inside(f"{prefix}dp_grad_step.onnx"), route="expanded", batch=rows)
 
 
-def _golden_values(task: Task, seed: int) -> dict[str, Array]:
-    """The first values, an adapter's zeros replaced: they would hide the other factor's gradient."""
-    generator = np.random.default_rng(seed)
-    values = dict(task.initial)
-    for adapter in task.adapters:
-        values[adapter.b] = generator.normal(0, 0.05, values[adapter.b].shape).astype(np.float32)
-    return values
+def _feature_cut(written: Written) -> FeatureCut | None:
+    cut = written.cut
+    if cut is None:
+        return None
+    return FeatureCut(
+        tensors=cut.tensors,
+        features=_inside("features.onnx"),
+        grad_step=_inside("features_grad_step.onnx"),
+        eval=_inside("features_eval.onnx"),
+        private=_private_step(written, "features_"),
+        macs_share=cut.macs_share,
+        bytes_per_sample=cut.bytes_per_sample,
+    )

@@ -142,6 +142,14 @@ def chosen_parameters(forward: Forward, trainable: str) -> tuple[str, ...]:
     return found
 
 
+def trained_parameters(forward: Forward, trainable: str) -> tuple[str, ...]:
+    """The module's own parameters that are trained: adapters leave all others frozen."""
+    lora = parse_lora(trainable)
+    if lora is None:
+        return chosen_parameters(forward, trainable)
+    return head_of(forward) if lora.head else ()
+
+
 def shown(names: Sequence[str]) -> str:
     """Some of many names."""
     more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""

@@ -21,6 +21,8 @@ from sanderling.workshop.learning.forward import Forward, infer_shapes
 from sanderling.workshop.learning.losses import Loss, class_count, label_spec, write_loss
 from sanderling.workshop.learning.selection import chosen_parameters, head_of, parse_lora, shown
 
+_RESERVED = (LABEL, "param.", "acc.", "output.", "loss", "weight", "sample_mask", "clip_norm")
+
 
 @dataclass(frozen=True)
 class Task:
@@ -35,6 +37,7 @@ class Task:
         initial: their first values.
         adapters: among them.
         gradients: of the loss's total, by parameter.
+        forth: how many of the draft's nodes compute outputs and loss; the others are the way back.
     """
 
     forward: Forward
@@ -45,6 +48,7 @@ class Task:
     initial: dict[str, Array]
     adapters: tuple[Adapter, ...]
     gradients: dict[str, str]
+    forth: int
 
 
 def write_task(
@@ -69,12 +73,15 @@ def write_task(
     output = forward.outputs[0]
     label = label_spec(loss, output)
     classes = class_count(loss, output)
-    if LABEL in {spec.name for spec in forward.inputs}:
+    if any(spec.name.startswith(_RESERVED) for spec in forward.inputs):
         raise OptionError(
-            f"the model has an input '{LABEL}', which is the name of the labels: give --input another name"
+            f"inputs are {', '.join(spec.name for spec in forward.inputs)}: names that begin with "
+            f"{', '.join(_RESERVED)} mean something else in a task; give --input another name"
         )
     written = write_loss(forward.draft, loss, output.name, output.shape)
-    infer_shapes(forward.draft, (*forward.inputs, label, *_values(initial)), [written.total, written.mean])
+    ends = [written.total, written.mean, *([written.rows] if written.rows else [])]
+    infer_shapes(forward.draft, (*forward.inputs, label, *_values(initial)), ends)
+    forth = len(forward.draft.nodes)
     gradients = write_backward(forward.draft, written.total, [f"param.{name}" for name in names])
     unmoved = [name for name in names if f"param.{name}" not in gradients]
     if unmoved:
@@ -87,7 +94,8 @@ def write_task(
         forward.draft.initializers[f"param.{name}"] = initial.pop(name)
     for name, row in untrained_rows.items():
         if name in kept:
-            gradients[f"param.{name}"] = _without_row(forward.draft, gradients[f"param.{name}"], initial[name], row)
+            value = gradients[f"param.{name}"]
+            gradients[f"param.{name}"] = without_row(forward.draft, value, initial[name].shape, row)
     return Task(
         forward=forward,
         label=label,
@@ -97,6 +105,7 @@ def write_task(
         initial=initial,
         adapters=adapters,
         gradients={name: gradients[f"param.{name}"] for name in kept},
+        forth=forth,
     )
 
 
@@ -126,9 +135,9 @@ def _values(initial: Mapping[str, Array]) -> list[TensorSpec]:
     return [TensorSpec(name=f"param.{name}", dtype="float32", shape=array.shape) for name, array in initial.items()]
 
 
-def _without_row(draft: Draft, gradient: str, table: Array, row: int) -> str:
+def without_row(draft: Draft, gradient: str, shape: tuple[int, ...], row: int) -> str:
     """The gradient of an embedding table, 0 for the row of the padding."""
-    mask = np.ones((table.shape[0], *[1] * (table.ndim - 1)), np.float32)
+    mask = np.ones((shape[0], *[1] * (len(shape) - 1)), np.float32)
     mask[row] = 0
     return draft.op("Mul", gradient, draft.constant(mask))
 
@@ -143,9 +152,9 @@ def scalar(name: str) -> TensorSpec:
     return TensorSpec(name=name, dtype="float32", shape=())
 
 
-def grad_step_graph(task: Task, inputs: Sequence[TensorSpec]) -> onnx.ModelProto:
-    """Loss, and gradients added to those that were accumulated before."""
-    draft = task.forward.draft.copy()
+def grad_step_graph(task: Task, draft: Draft, inputs: Sequence[TensorSpec]) -> onnx.ModelProto:
+    """Loss, and gradients added to those that were accumulated before; on the model's inputs or on features."""
+    draft = draft.copy()
     outputs = [(task.loss.mean, scalar("loss")), (task.loss.weight, scalar("weight"))]
     for parameter in task.parameters:
         total = draft.op("Add", f"acc.{parameter.name}", task.gradients[parameter.name])
@@ -155,11 +164,11 @@ def grad_step_graph(task: Task, inputs: Sequence[TensorSpec]) -> onnx.ModelProto
     return extract(draft, "grad_step", (*inputs, task.label, *params, *before), outputs)
 
 
-def eval_graph(task: Task, inputs: Sequence[TensorSpec]) -> onnx.ModelProto:
-    """Loss and outputs."""
+def eval_graph(task: Task, draft: Draft, inputs: Sequence[TensorSpec]) -> onnx.ModelProto:
+    """Loss and outputs; on the model's inputs or on features."""
     outputs = [(task.loss.mean, scalar("loss")), (task.loss.weight, scalar("weight"))]
     outputs += [(spec.name, spec.model_copy(update={"name": f"output.{spec.name}"})) for spec in task.forward.outputs]
-    return extract(task.forward.draft, "eval", (*inputs, task.label, *parameter_specs(task, "param")), outputs)
+    return extract(draft, "eval", (*inputs, task.label, *parameter_specs(task, "param")), outputs)
 
 
 def inference_graph(task: Task) -> onnx.ModelProto:

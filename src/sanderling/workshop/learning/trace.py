@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -34,6 +34,7 @@ class Traced:
         model: its graph; initialisers have the parameters' names.
         parameters: names of its float parameters; one that is shared counts once.
         aliases: other names of shared parameters, to the name that counts.
+        free_batch: whether it takes any number of rows.
         untrained_rows: of embedding tables by name, the row of the padding, which has no gradient.
         notes: what was frozen or switched off.
     """
@@ -43,12 +44,15 @@ class Traced:
     model: onnx.ModelProto
     parameters: tuple[str, ...]
     aliases: dict[str, str]
+    free_batch: bool
     untrained_rows: dict[str, int]
     notes: tuple[str, ...]
 
 
 def trace(options: BuildOptions) -> Traced:
     """Load the module and export its forward pass as it is.
+
+    The exporter's rewriting is off: it folds weights, and lets small constants such as an epsilon vanish.
 
     Raises:
         OptionError: the source is none of a module, or an input is missing.
@@ -72,12 +76,9 @@ def trace(options: BuildOptions) -> Traced:
         for path, part in module.named_modules()
         if isinstance(part, nn.Embedding) and part.padding_idx is not None
     }
-    return Traced(module, source, _exported(module, options), tuple(names), _aliases(module), rows, _notes(module))
-
-
-def _exported(module: nn.Module, options: BuildOptions) -> onnx.ModelProto:
-    """Without the exporter's rewriting, which folds weights, and lets small constants such as an epsilon vanish."""
-    return torch_export.to_onnx(module, options, rewrite=False)
+    model = torch_export.to_onnx(module, options, rewrite=False)
+    free = options.dynamic_batch
+    return Traced(module, source, model, tuple(names), _aliases(module), free, rows, _notes(module))
 
 
 def _aliases(module: nn.Module) -> dict[str, str]:
@@ -109,27 +110,60 @@ class Batch:
     label: Array
 
 
-def true_gradients(
-    traced: Traced,
-    loss: LossSpec,
-    batch: Batch,
-    parameters: Mapping[str, Array],
-    adapters: Sequence[Adapter] = (),
-) -> dict[str, Array]:
+@dataclass(frozen=True)
+class Reference:
+    """What the true gradients are taken of.
+
+    Attributes:
+        traced: the module.
+        loss: computed by torch.nn.functional, not by our nodes.
+        adapters: folded into their weights before the forward pass.
+        rounded: frozen weights that are computed with in the place of the module's own.
+    """
+
+    traced: Traced
+    loss: LossSpec
+    adapters: Sequence[Adapter] = ()
+    rounded: Mapping[str, Array] = field(default_factory=dict)
+
+    def alone(self, batch: Batch, row: int) -> Batch:
+        """One sample as a batch; of a module whose batch is fixed, as often as it has rows."""
+        count = 1 if self.free else len(batch.label)
+        return Batch(
+            {name: _again(array, row, count) for name, array in batch.inputs.items()}, batch.label[[row] * count]
+        )
+
+    def positions(self, batch: Batch) -> float:
+        """By how much the gradient of a batch of one sample's sum is more than that of its own mean."""
+        rows = len(batch.label)
+        if self.loss.kind != "cross_entropy" or batch.label.ndim == 1:
+            return float(rows)
+        label = batch.label[:, 1:] if self.loss.shift else batch.label
+        return float(max(1, int((label[0] != self.loss.ignore_index).sum())) * rows)
+
+    @property
+    def free(self) -> bool:
+        """Whether the module takes any number of rows."""
+        return self.traced.free_batch
+
+
+def _again(array: Array, row: int, count: int) -> Array:
+    return np.ascontiguousarray(array[[row] * count])
+
+
+def true_gradients(reference: Reference, batch: Batch, parameters: Mapping[str, Array]) -> dict[str, Array]:
     """PyTorch's own loss and gradients, by eager autograd.
 
     Args:
-        traced: the module.
-        loss: computed by torch.nn.functional, not by our nodes.
+        reference: module, loss and adapters.
         batch: inputs in the order of ``forward()``.
         parameters: values to differentiate at; adapters' among them.
-        adapters: folded into their weights before the forward pass.
 
     Returns:
         ``loss``, ``weight`` and for each parameter ``grad.NAME`` = weight · ∂loss/∂NAME.
     """
     values = {name: torch.from_numpy(np.array(array)).requires_grad_() for name, array in parameters.items()}
-    total, weight = _loss_sum(traced, loss, batch, values, adapters)
+    total, weight = _loss_sum(reference, batch, values)
     gradients = torch.autograd.grad(total, list(values.values()), allow_unused=True)
     found = {
         f"grad.{name}": (torch.zeros_like(value) if gradient is None else gradient).detach().numpy()
@@ -140,17 +174,15 @@ def true_gradients(
     return {name: value.numpy().astype(np.float32).reshape(()) for name, value in scalars.items()} | found
 
 
-def _loss_sum(
-    traced: Traced, loss: LossSpec, batch: Batch, values: Tensors, adapters: Sequence[Adapter]
-) -> tuple[torch.Tensor, torch.Tensor]:
-    state = dict(values)
-    for adapter in adapters:
+def _loss_sum(reference: Reference, batch: Batch, values: Tensors) -> tuple[torch.Tensor, torch.Tensor]:
+    traced = reference.traced
+    state = {name: torch.from_numpy(array) for name, array in reference.rounded.items()} | dict(values)
+    for adapter in reference.adapters:
         weight = state.pop(adapter.weight, None)
         if weight is None:
             weight = traced.module.get_parameter(adapter.weight).detach()
-        state[adapter.weight] = weight + adapter.scale * _product(
-            adapter, state.pop(adapter.a), state.pop(adapter.b), weight
-        )
+        change = _product(adapter, state.pop(adapter.a), state.pop(adapter.b), weight)
+        state[adapter.weight] = weight + adapter.scale * change
     for alias, own in traced.aliases.items():
         if own in state:
             state[alias] = state[own]
@@ -159,7 +191,7 @@ def _loss_sum(
         returned = functional_call(traced.module, state, arguments)
     leaves, _ = torch.utils._pytree.tree_flatten(returned)
     output = next(leaf for leaf in leaves if isinstance(leaf, torch.Tensor))
-    return LOSSES[loss.kind](loss, output, torch.from_numpy(batch.label))
+    return LOSSES[reference.loss.kind](reference.loss, output, torch.from_numpy(batch.label))
 
 
 def _product(adapter: Adapter, a: torch.Tensor, b: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:

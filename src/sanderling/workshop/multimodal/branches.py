@@ -80,8 +80,11 @@ def check_model(model: object, task: str, source: str) -> BranchedModel:
 
 
 def _check_branch(branch: Branch, source: str) -> None:
-    needs = {"picture": ("preprocess", branch.preprocess), "text": ("tokenizer", branch.tokenizer)}
-    needs["fusion"] = ("takes", branch.takes or None)
+    needs: dict[str, tuple[str, object]] = {
+        "picture": ("preprocess", branch.preprocess),
+        "text": ("tokenizer", branch.tokenizer),
+        "fusion": ("takes", branch.takes or None),
+    }
     name, value = needs[branch.modality]
     if value is None:
         raise ModelError(f"{source}: branch '{branch.name}' is a {branch.modality} and has no {name}")

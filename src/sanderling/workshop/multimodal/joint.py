@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import product
 
+import numpy as np
+
 from sanderling.core.progress import Progress
 from sanderling.measure.accuracy import within_budget
 from sanderling.measure.multimodal import FLOAT, Joint
@@ -76,8 +78,6 @@ def latency_ms(branches: Mapping[str, Package], chosen: Mapping[str, str]) -> fl
 
 def joint_change(joint: Joint, chosen: Mapping[str, str]) -> float:
     """Percent of the first answers that are not FP32's."""
-    import numpy as np
-
     ours = joint.scores(chosen).argmax(axis=1)
     theirs = joint.scores(dict.fromkeys(chosen, FLOAT)).argmax(axis=1)
     return float(100.0 * np.mean(ours != theirs))

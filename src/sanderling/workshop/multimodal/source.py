@@ -6,19 +6,20 @@ import importlib
 import json
 import re
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sanderling.core.errors import ModelError, OptionError, UnavailableError, WeightsError, first_line
 from sanderling.core.files import sha256_of
+from sanderling.core.tensor import TensorSpec, random_feeds
 from sanderling.model.manifest import Source
-from sanderling.model.multimodal import MATCHING, TokenizerSpec
+from sanderling.model.multimodal import MATCHING, TokenizerSpec, joint_fault
 from sanderling.workshop.export.source import Exported
 from sanderling.workshop.multimodal.branches import Branch, BranchedModel, check_model
 from sanderling.workshop.multimodal.options import MultimodalBuildOptions
-from sanderling.workshop.options import BuildOptions
+from sanderling.workshop.options import BuildOptions, parse_input
 
 if TYPE_CHECKING:
     import onnx
@@ -58,6 +59,28 @@ def load_model(options: MultimodalBuildOptions) -> tuple[BranchedModel, Source]:
     return check_model(read_clip(folder), options.task, folder.name), Source(
         format="huggingface", name=folder.name, sha256=digest
     )
+
+
+def try_branches(model: BranchedModel, source: str) -> None:
+    """Run all branches once on random inputs, so that what does not fit is told before anything is exported.
+
+    Raises:
+        ModelError: a branch does not run, has not one output of rows, or does not fit the fusion that takes it, or the
+            fusion's scores are not as many as the answers.
+    """
+    outputs: dict[str, TensorSpec] = {}
+    for branch in model.branches:
+        inputs = tuple(parse_input(text) for text in branch.inputs)
+        unknown = sorted(set(branch.takes.values()) - set(outputs))
+        if unknown:
+            raise ModelError(f"{source}: fusion '{branch.name}' takes from '{unknown[0]}': {_before(outputs)}")
+        fault = joint_fault(branch.name, branch.takes, inputs, outputs) if branch.takes else None
+        if fault is not None:
+            raise ModelError(f"{source}: {fault}")
+        outputs[branch.name] = found = _tried(branch, inputs)
+        if branch.modality == "fusion" and found.shape[1] != len(model.answers):
+            told = f"fusion '{branch.name}' gives {found.shape[1]} scores: there are {len(model.answers)} answers"
+            raise ModelError(f"{source}: {told}")
 
 
 def export_branch(branch: Branch, options: BuildOptions, source: Source) -> Exported:
@@ -137,6 +160,28 @@ def _load_weights(model: BranchedModel, path: Path) -> None:
         prefix = f"{branch.name}."
         own = {key.removeprefix(prefix): tensor for key, tensor in checkpoint.items() if key.startswith(prefix)}
         load_weights(branch.module, own, f"{path.name} of branch '{branch.name}'")
+
+
+def _tried(branch: Branch, inputs: Sequence[TensorSpec]) -> TensorSpec:
+    """What a branch returns for one row of random inputs."""
+    import torch
+
+    feeds = random_feeds(inputs)
+    try:
+        with torch.no_grad():
+            output = branch.module(*(torch.from_numpy(array) for array in feeds.values()))
+    except Exception as error:
+        shapes = "; ".join(map(str, inputs))
+        told = f"{type(error).__name__}: {first_line(error)}"
+        raise ModelError(f"branch '{branch.name}' does not run on {shapes}: {told}") from error
+    if not isinstance(output, torch.Tensor) or output.ndim != 2 or output.dtype != torch.float32:
+        got = f"{output.dtype}{list(output.shape)}" if isinstance(output, torch.Tensor) else type(output).__name__
+        raise ModelError(f"branch '{branch.name}' returns {got}: expected one tensor, float32 (rows, width)")
+    return TensorSpec(name=branch.name, dtype="float32", shape=("batch", output.shape[1]))
+
+
+def _before(outputs: Mapping[str, TensorSpec]) -> str:
+    return f"branches before it are {', '.join(outputs) or 'none'}"
 
 
 def _check_output(model: onnx.ModelProto, branch: Branch) -> None:

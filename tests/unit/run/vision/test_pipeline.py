@@ -109,7 +109,7 @@ def test_slow_reader_loses_frames_and_not_the_newest(session, video):
 
 
 def test_failure_of_the_reader_is_told(session, video):
-    def fail(outputs, placement, frame):
+    def fail(outputs, placement, frame):  # noqa: ARG001
         raise DataError("unreadable outputs")
 
     with open_source(video) as source, pytest.raises(DataError, match="unreadable outputs"):

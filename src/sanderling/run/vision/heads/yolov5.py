@@ -67,9 +67,10 @@ def scored(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Of some anchors those, once for each class, that score enough: anchors, scores, classes; each of shape (k,)."""
     chosen = raw[anchors, _OBJECTNESS:]
-    products = to_probabilities(chosen[:, 1:], spec.scores) * to_probabilities(chosen[:, :1], spec.scores)
-    rows, numbers = above(products, rules.least_score)
-    return anchors[rows], products[rows, numbers], numbers
+    if spec.scores != "probability":
+        chosen = to_probabilities(chosen, spec.scores)
+    rows, numbers = above(chosen[:, 1:] * chosen[:, :1], rules.least_score)
+    return anchors[rows], chosen[rows, 1 + numbers].astype(np.float64) * chosen[rows, 0], numbers
 
 
 HEAD = Head("yolov5", "one float output (N, anchors, 5 + classes)", recognise, roles, classes, candidates)
