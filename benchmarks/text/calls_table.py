@@ -11,14 +11,17 @@ from benchmarks.build.table import machine_line, markdown
 RESULTS = Path(__file__).with_name("calls.json")
 SHARING = Path(__file__).with_name("sharing.json")
 PAGE = Path(__file__).parents[2] / "docs" / "benchmarks-text-calls.md"
+_SETTING = "{package}, ONNX Runtime, one thread, {rounds} rounds in turn. Speeds are tokens a processor second."
 _DRAFTS = (
     "Answers of {tokens} tokens that copy a passage of their prompt (three of prose, three of code), greedy. `most` is "
     "the most tokens of a guess, 0 without guesses. Where a call rounds all of its tokens by one scale (`int8` as it is "
-    "built here), a guess counts only where the likeliest token is clear, and only when it is asked for."
+    "built by default), a guess counts only where the likeliest token is clear, and only when it is asked for."
 )
-_SHARING = (
-    "30 pictures a second, each missed after 33 ms, while a language model rests, writes one long answer, or reads "
-    "prompts of 512 tokens: in one runtime (`together`), and as two sessions that do not know of each other (`apart`)."
+_CAMERA = (
+    "`python -m benchmarks.text.sharing CHAT.sdl PICTURES.sdl --json benchmarks/text/sharing.json`: {packages}, "
+    "{seconds:g} s each. 30 pictures a second, each missed after 33 ms, while a language model rests, writes one long "
+    "answer, or reads prompts of 512 tokens: in one runtime (`together`), and as two sessions that do not know of each "
+    "other (`apart`)."
 )
 _TOGETHER = "Tokens of all sequences; their contexts are of different lengths, from 64 tokens on."
 
@@ -40,8 +43,7 @@ def render(results: dict[str, Any]) -> str:
                 "# Benchmarks: what one call of a language model can do",
                 f"Generated from `benchmarks/text/calls.json`, which `{results['command']}` wrote. Do not edit.",
                 machine_line(results["machine"]),
-                f"{results['package']}, ONNX Runtime, one thread, {results['rounds']} rounds in turn. Speeds are tokens "
-                "a processor second.",
+                _SETTING.format(package=results["package"], rounds=results["rounds"]),
                 "## Guesses from earlier text, checked in one call",
                 _DRAFTS.format(tokens=results["answer_tokens"]),
                 markdown(["variant", "most", "tokens/s", "times", "right", "same answers"], _draft_rows(variants)),
@@ -71,8 +73,7 @@ def render_sharing(results: dict[str, Any]) -> str:
     return "\n\n".join(
         [
             "## Beside a camera",
-            f"`python -m benchmarks.text.sharing CHAT.sdl PICTURES.sdl --json benchmarks/text/sharing.json`, "
-            f"{' and '.join(results['packages'])}, {results['seconds']:g} s each. {_SHARING}",
+            _CAMERA.format(packages=" and ".join(results["packages"]), seconds=results["seconds"]),
             machine_line(results["machine"]),
             markdown(head, rows) + "\n",
         ]
