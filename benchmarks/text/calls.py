@@ -21,8 +21,9 @@ from sanderling.core.machine import describe_machine
 from sanderling.measure.texts import default_texts
 from sanderling.model.package import Package
 from sanderling.run.text.base import Sampling, TextModel
+from sanderling.run.text.limits import TextLimits
 from sanderling.run.text.loading import load_model
-from sanderling.run.text.session import TextLimits, TextSession
+from sanderling.run.text.session import TextSession
 
 RESULTS = Path(__file__).with_name("calls.json")
 ENGINE = "onnxruntime"
@@ -53,7 +54,7 @@ def measure_drafts(model: TextModel, rounds: int) -> dict[str, Any]:
     counts = {}
     for _ in range(rounds):
         for drafts in DRAFTS:
-            session = TextSession(_Kept(model), limits=TextLimits(drafts=drafts))  # type: ignore[arg-type]
+            session = TextSession(_Kept(model), limits=TextLimits(drafts=drafts))
             session.start(prompts[0], Sampling(temperature=0, max_tokens=2)).result()  # its thread has started
             seconds, answers, tokens = 0.0, [], 0
             for prompt in prompts:
@@ -137,8 +138,8 @@ def main() -> None:
     """Measure, write `calls.json`, and the page from it."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("package", type=Path)
-    parser.add_argument("--variants", default="int8,int4")
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--variants", default="int8,int4,fp32")
+    parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--dry", action="store_true", help="print the result, and write nothing")
     arguments = parser.parse_args()
     package = Package.open(arguments.package)

@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.text import table
 from benchmarks.text.turns import PROMPT_TOKENS, SHORT_TOKENS
 from sanderling.core.machine import describe_machine
 from sanderling.model.package import Package
@@ -69,7 +70,7 @@ SETTINGS = {
 
 
 def main() -> None:
-    """Measure, and write `memory.json`."""
+    """Measure, write `memory.json`, and the page."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("package", type=Path)
     parser.add_argument("--variant", default="int8")
@@ -93,9 +94,12 @@ def main() -> None:
         "variant": variant.id,
         "size_bytes": variant.size_bytes,
         "rounds": arguments.rounds,
+        "prompt_tokens": PROMPT_TOKENS,
+        "steps": _STEPS,
         "settings": {name: _summary(rows) for name, rows in taken.items()},
     }
     RESULTS.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+    table.main()
 
 
 def _prepared(folder: Path, target: Path, setting: Setting) -> Path:

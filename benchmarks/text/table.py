@@ -9,6 +9,8 @@ from typing import Any
 from benchmarks.build.table import machine_line, markdown
 
 RESULTS = Path(__file__).with_name("results.json")
+MEMORY = RESULTS.with_name("memory.json")
+LARGE = RESULTS.with_name("large.json")
 PAGE = Path(__file__).parents[2] / "docs" / "benchmarks-text.md"
 BUDGET = 5.0
 _NOTE = (
@@ -20,12 +22,28 @@ _NOTE = (
 )
 
 
+_LARGE_NOTE = (
+    "Qwen2's shape with random weights: speed and memory only. One thread each, in turn, {rounds} rounds, tokens a "
+    "processor second. Four bits are in blocks of 128."
+)
+_MEMORY_NOTE = (
+    "{variant} of the package above, {size:.0f} MB on disk, each setting in processes of its own, {rounds} rounds in "
+    "turn. `before` is the process before a model is loaded (Python, NumPy and both runtimes), `peak` what it had at "
+    "most with 512 tokens read and 16 written; of what is resident then, `mapped` is files' pages, which the system "
+    "can take back, and `own` is not. Speeds are tokens a processor second, and `passed` a second on the clock."
+)
+
+
 def main() -> None:
     """Write the page."""
-    PAGE.write_text(render(json.loads(RESULTS.read_text("utf-8"))), encoding="utf-8")
+    read = {path: json.loads(path.read_text("utf-8")) if path.is_file() else None for path in (MEMORY, LARGE)}
+    page = render(json.loads(RESULTS.read_text("utf-8")), memory=read[MEMORY], large=read[LARGE])
+    PAGE.write_text(page, encoding="utf-8")
 
 
-def render(results: dict[str, Any]) -> str:
+def render(
+    results: dict[str, Any], *, memory: dict[str, Any] | None = None, large: dict[str, Any] | None = None
+) -> str:
     """The page as Markdown."""
     contenders: dict[str, Any] = results["contenders"]
     note = _NOTE.format(
@@ -41,7 +59,13 @@ def render(results: dict[str, Any]) -> str:
     ]
     peers = {name: row for name, row in contenders.items() if name.startswith("llama.cpp")}
     if peers:
-        parts += ["## int8 against llama.cpp", _ratios(contenders["int8"], peers)]
+        for name in ("int8", "int4"):
+            if name in contenders:
+                parts += [f"## {name} against llama.cpp", _ratios(contenders[name], peers)]
+    if large:
+        parts += _large(large)
+    if memory:
+        parts += _memory(memory)
     return "\n\n".join(parts) + "\n"
 
 
@@ -83,6 +107,51 @@ def _ratios(own: dict[str, Any], peers: dict[str, Any]) -> str:
         for name, row in peers.items()
     ]
     return markdown(head, rows)
+
+
+def _large(results: dict[str, Any]) -> list[str]:
+    """1.4 billion parameters against Q4_0 of the same shape."""
+    head = ["model", "memory", "prefill/s", "decode/s at 16", "decode/s at 512"]
+    speeds = ("prefill_tokens_per_s", "decode_tokens_per_s", "decode_long_tokens_per_s")
+    contenders: dict[str, Any] = results["contenders"]
+    rows = [
+        [name, f"{row['peak_rss_bytes'] / 1e6:.0f} MB", *(f"{row[speed]:.1f}" for speed in speeds)]
+        for name, row in contenders.items()
+    ]
+    own, *others = contenders.values()
+    for peer in others:
+        times = [own[key] / peer[key] for key in ("peak_rss_bytes", *speeds)]
+        rows.append(["ratio", *(_times(value) for value in times)])
+    told = f"From `benchmarks/text/large.json`, which `{results['command']}` wrote."
+    return [
+        "## 1.4 billion parameters in four bits",
+        f"{told} {_LARGE_NOTE.format(rounds=results['rounds'])}",
+        markdown(head, rows),
+    ]
+
+
+def _memory(results: dict[str, Any]) -> list[str]:
+    """What each option gives, beside what is shipped."""
+    head = ["setting", "before", "peak", "own", "mapped", "prefill/s", "decode/s at 16", "at 512", "passed, at 16"]
+    told = f"From `benchmarks/text/memory.json`, which `{results['command']}` wrote."
+    note = _MEMORY_NOTE.format(variant=results["variant"], size=results["size_bytes"] / 1e6, rounds=results["rounds"])
+    rows = [[name, *_memory_row(row, results)] for name, row in results["settings"].items()]
+    return ["## What ONNX Runtime's options give", f"{told} {note}", markdown(head, rows)]
+
+
+def _memory_row(row: dict[str, Any], results: dict[str, Any]) -> list[str]:
+    if "failed" in row:
+        return [row["failed"], *[""] * 7]
+    memory, seconds = row["memory"], row["seconds"]
+    sizes = [memory["started"]["resident"], *(memory["written"][key] for key in ("peak", "private", "mapped"))]
+    prefill, decode = results["prompt_tokens"], results["steps"]
+    speeds = [
+        prefill / seconds["prefill_used"],
+        decode / seconds["decode_used"],
+        decode / seconds["decode_long_used"],
+        decode / seconds["decode_passed"],
+    ]
+    return [*(f"{size / 1e6:.0f} MB" for size in sizes), *(f"{speed:.0f}" for speed in speeds)]
 
 
 def _percent(value: float) -> str:

@@ -125,8 +125,8 @@ def measure(name: str, output: Array, rules: DetectionRules, repeats: int) -> di
 def with_opencv(raw: Array, rules: DetectionRules) -> int:
     """All scores, those that are high enough, and OpenCV's suppression within classes."""
     boxes, scores, classes = _candidates(raw[0], rules)
-    kept = cv2.dnn.NMSBoxesBatched(boxes, scores, classes, rules.least_score, rules.most_overlap)
-    return len(kept[: rules.most])
+    suppress: Any = cv2.dnn.NMSBoxesBatched  # takes arrays, which its stub does not know
+    return len(suppress(boxes, scores, classes, rules.least_score, rules.most_overlap)[: rules.most])
 
 
 def box_after_box(raw: Array, rules: DetectionRules) -> int:

@@ -118,7 +118,7 @@ def by_blob(pixels: Array, case: Preprocessing) -> Array:
     mean = tuple(255 * each for each in case.mean)
     blob: Array = cv2.dnn.blobFromImage(bgr, case.scale, (case.width, case.height), mean, swapRB=True)
     if case.std != (1.0, 1.0, 1.0):
-        blob /= np.array(case.std, np.float32).reshape(1, 3, 1, 1)
+        np.divide(blob, np.array(case.std, np.float32).reshape(1, 3, 1, 1), out=blob)
     return blob
 
 

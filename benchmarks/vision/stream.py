@@ -30,7 +30,7 @@ from sanderling.run.vision.frames import Frame, frame_of
 from sanderling.run.vision.pipeline import Pipeline
 from sanderling.run.vision.placing import Placement
 from sanderling.run.vision.sources import open_source
-from sanderling.tasks.vision.classification import best_labels
+from sanderling.tasks.vision.classification import Label, best_labels
 from sanderling.tasks.vision.drawing import draw_labels
 
 RESULTS = Path(__file__).with_name("stream.json")
@@ -106,7 +106,7 @@ def waiting(stages_ms: tuple[int, ...]) -> dict[str, Any]:
 def real_stream(session: Session, video: Path) -> dict[str, Any]:
     """A video through a real model, with labels drawn on it; the first frames are for warming up."""
 
-    def read(outputs: Feeds, placement: Placement, frame: Frame) -> object:
+    def read(outputs: Feeds, placement: Placement, frame: Frame) -> tuple[Label, ...]:
         del placement, frame
         return best_labels(session.manifest, outputs, top=3)
 
@@ -165,7 +165,9 @@ def overloaded(session: Session, seconds: float) -> dict[str, Any]:
 class Camera:
     """Gives frames at fixed times, as a camera does; it waits for nobody."""
 
-    name, live, fps, count = "camera", True, None, None
+    name, live = "camera", True
+    fps: float | None = None
+    count: int | None = None
 
     def __init__(self, frames: list[Array], interval_s: float, seconds: float) -> None:
         self._frames, self._interval_s, self._seconds = frames, interval_s, seconds
@@ -212,7 +214,9 @@ def alone_s(session: Session, pixels: Array) -> float:
 
 
 class _Listed:
-    name, live, fps, count = "frames", False, None, None
+    name, live = "frames", False
+    fps: float | None = None
+    count: int | None = None
 
     def __init__(self, frames: Iterator[Frame]) -> None:
         self._frames = frames
@@ -227,7 +231,7 @@ class _Listed:
 def write_video(path: Path) -> Path:
     """A video of 640×360 in which a picture moves."""
     picture = cv2.cvtColor(camera_frame(0), cv2.COLOR_YUV2BGR_NV12)
-    writer = cv2.VideoWriter(str(path), cv2.VideoWriter_fourcc(*"mp4v"), 30.0, (WIDTH // 2, HEIGHT // 2))
+    writer = cv2.VideoWriter(str(path), cv2.VideoWriter.fourcc(*"mp4v"), 30.0, (WIDTH // 2, HEIGHT // 2))
     for index in range(_VIDEO_FRAMES):
         left, top = index * 2 % (WIDTH // 2), index % (HEIGHT // 2)
         writer.write(np.ascontiguousarray(picture[top : top + HEIGHT // 2, left : left + WIDTH // 2]))

@@ -53,7 +53,7 @@ class YoloxScenes(Yolov5Scenes):
 class SsdScenes(SceneDetector):
     """Boxes in shares and logits, the first of nothing."""
 
-    def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override] - another family's outputs
+    def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
         """Map images (N, 3, H, W) to boxes (N, anchors, 4) and logits (N, anchors, 11)."""
         raw = super().forward(images).transpose(1, 2)
         size = torch.tensor([images.shape[3], images.shape[2]] * 2, dtype=raw.dtype)
@@ -67,13 +67,13 @@ class SsdScenes(SceneDetector):
 class CenternetScenes(SceneDetector):
     """Heat map, sizes and offsets of the finer grid."""
 
-    def forward(self, images: Tensor) -> tuple[Tensor, Tensor, Tensor]:  # type: ignore[override] - as above
+    def forward(self, images: Tensor) -> tuple[Tensor, Tensor, Tensor]:  # type: ignore[override]
         """Map images (N, 3, H, W) to maps (N, 10, H/8, W/8), (N, 2, …) and (N, 2, …)."""
         raw = super().forward(images)
         height, width = images.shape[2] // STRIDES[0], images.shape[3] // STRIDES[0]
-        fine = raw[:, :, : height * width].unflatten(2, (height, width))
+        fine = raw[:, :, : height * width].reshape(raw.shape[0], -1, height, width)
         points, _ = anchor_points([(height, width), (height // 2, width // 2)])
-        corners = points[:, : height * width].unflatten(1, (height, width)) / STRIDES[0] - 0.5
+        corners = points[:, : height * width].reshape(2, height, width) / STRIDES[0] - 0.5
         return fine[:, 4:], fine[:, 2:4] / STRIDES[0], fine[:, :2] / STRIDES[0] - corners
 
 

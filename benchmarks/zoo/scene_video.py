@@ -116,7 +116,7 @@ class _Item:
 def _bounce(place: Array, free: Array) -> Array:
     """A way that turns around at 0 and at ``free``."""
     around = np.mod(place, 2 * np.maximum(free, 1))
-    return np.rint(np.minimum(around, 2 * np.maximum(free, 1) - around)).clip(0, free).astype(np.int64)
+    return np.asarray(np.rint(np.minimum(around, 2 * np.maximum(free, 1) - around)).clip(0, free), np.int64)
 
 
 def _large(canvas: Floats) -> Floats:

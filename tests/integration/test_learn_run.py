@@ -1,7 +1,5 @@
 """`sanderling learn run` as users start it: what it prints and refuses, what a kill, a full disk or Ctrl-C leaves."""
 
-import json
-import os
 import random
 import resource
 import signal
@@ -14,7 +12,7 @@ import pytest
 from sanderling.learn import Trainer
 from sanderling.learn.checkpoint import read_checkpoint
 from sanderling.learn.data import from_arrays
-from sanderling.learn.fitting import Open
+from sanderling.learn.gates import Open
 from tests.integration.conftest import COMMAND, TIMEOUT_S, tree
 from tests.learning_tasks import dataset, make_task
 
@@ -249,59 +247,3 @@ def test_interrupted_training_leaves_its_checkpoint_and_nothing_else(task, data,
 
     assert training.end(number) == code
     assert sorted(path.name for path in work.iterdir()) == ["ck.safetensors", "data.npz", "tiny.sdl"]
-
-
-def test_many_devices_learn_together_with_a_real_flower_server(task, work, environment):
-    """Flower pins other versions of our packages: it runs in an environment of its own, where that was made."""
-    from sanderling.learn.federated import ENVIRONMENT
-
-    python = os.environ.get("SANDERLING_FLOWER_PYTHON") or ENVIRONMENT.python
-    if python is None:
-        pytest.skip("Flower's environment is missing: sanderling devices --install flower")
-    np.savez(work / "0.npz", **dataset(60, seed=1))
-    np.savez(work / "1.npz", **dataset(60, seed=2))
-    told = together(python, task, work, environment)
-
-    losses = told["losses"]
-    assert len(losses) == 3
-    assert losses[-1] < 0.8 * losses[0]
-    assert told["clients"] == [{"fits": 3, "evaluations": 3}] * 2
-
-
-SERVER = """
-import json, sys
-from flwr.server import ServerConfig, start_server
-from flwr.server.strategy import FedAvg
-both = dict(min_fit_clients=2, min_evaluate_clients=2, min_available_clients=2)
-mean = lambda found: {"accuracy": sum(n * each["accuracy"] for n, each in found) / sum(n for n, _ in found)}
-strategy = FedAvg(**both, fit_metrics_aggregation_fn=lambda found: {}, evaluate_metrics_aggregation_fn=mean)
-history = start_server(server_address=sys.argv[1], config=ServerConfig(num_rounds=3), strategy=strategy)
-print(json.dumps([loss for _, loss in history.losses_distributed]))
-"""
-
-
-def together(python, task, work, environment):
-    """Start a server and two devices; returns the server's losses, and what the devices did."""
-    import socket
-
-    from sanderling.run.environments import import_path
-
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{free.getsockname()[1]}"
-    variables = {**environment, "PYTHONPATH": str(import_path()), "FLWR_TELEMETRY_ENABLED": "0"}
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, "text": True, "cwd": work, "env": variables}
-    started = [subprocess.Popen([str(python), "-c", SERVER, address], **pipes)]
-    try:
-        for index in range(2):
-            options = {"server": address, "task": str(task), "data": f"{index}.npz", "batch": 16, "learning_rate": 0.05}
-            command = [str(python), "-m", "sanderling.learn.federated", json.dumps({**options, "epochs": 3})]
-            started.append(subprocess.Popen(command, **pipes))
-        server, *clients = (process.communicate(timeout=TIMEOUT_S)[0] for process in started)
-    finally:
-        for process in started:
-            process.kill()
-            process.wait()
-    rounds = [json.loads(client.splitlines()[-1]) for client in clients]
-    kept = [{name: each[name] for name in ("fits", "evaluations")} for each in rounds]
-    return {"losses": json.loads(server.splitlines()[-1]), "clients": kept}

@@ -22,33 +22,35 @@ def contender(*, prefill, decode, percent, memory):
     }
 
 
+def results():
+    return {
+        "command": "python -m benchmarks.text.run",
+        "machine": {
+            "processor": "A",
+            "cores": 2,
+            "cpu_features": [],
+            "memory_bytes": 8 << 30,
+            "system": "Linux",
+            "python": "3.11",
+            "versions": {},
+            "architecture": "x86_64",
+        },
+        "peer": "llama-cpp-python 1",
+        "source": "M.gguf",
+        "rounds": 7,
+        "scored_tokens": 640,
+        "contenders": {
+            "fp32": contender(prefill=500, decode=50, percent=0, memory=600e6),
+            "int8": contender(prefill=1500, decode=150, percent=3, memory=300e6),
+            "llama.cpp Q8_0": contender(prefill=500, decode=100, percent=1, memory=240e6),
+            "llama.cpp Q4_0": contender(prefill=600, decode=120, percent=18, memory=250e6),
+        },
+    }
+
+
 @pytest.fixture
 def page():
-    return render(
-        {
-            "command": "python -m benchmarks.text.run",
-            "machine": {
-                "processor": "A",
-                "cores": 2,
-                "cpu_features": [],
-                "memory_bytes": 8 << 30,
-                "system": "Linux",
-                "python": "3.11",
-                "versions": {},
-                "architecture": "x86_64",
-            },
-            "peer": "llama-cpp-python 1",
-            "source": "M.gguf",
-            "rounds": 7,
-            "scored_tokens": 640,
-            "contenders": {
-                "fp32": contender(prefill=500, decode=50, percent=0, memory=600e6),
-                "int8": contender(prefill=1500, decode=150, percent=3, memory=300e6),
-                "llama.cpp Q8_0": contender(prefill=500, decode=100, percent=1, memory=240e6),
-                "llama.cpp Q4_0": contender(prefill=600, decode=120, percent=18, memory=250e6),
-            },
-        }
-    )
+    return render(results())
 
 
 def test_ratios_are_ours_over_the_peers(page):
@@ -61,3 +63,26 @@ def test_a_peer_beyond_the_budget_is_marked(page):
 
 def test_changes_are_told_by_text_with_their_bound(page):
     assert "| +3.00 % | +3.00 % | +4.00 % |" in page
+
+
+def test_the_large_model_is_told_with_its_ratios():
+    speeds = {"prefill_tokens_per_s": 60.0, "decode_tokens_per_s": 12.0, "decode_long_tokens_per_s": 10.0}
+    peer = {name: value / 1.5 for name, value in speeds.items()}
+    rows = {"int4": {**speeds, "peak_rss_bytes": 900e6}, "llama.cpp Q4_0": {**peer, "peak_rss_bytes": 1000e6}}
+
+    page = render(results(), large={"command": "c", "rounds": 2, "contenders": rows})
+
+    assert "| ratio | 0.90× | 1.50× | 1.50× | 1.50× |" in page
+
+
+def test_memory_is_told_by_setting_and_a_setting_that_failed_says_why():
+    sizes = {"resident": 80e6, "private": 150e6, "mapped": 60e6, "peak": 250e6}
+    stages = dict.fromkeys(("started", "loaded", "read", "written"), sizes)
+    seconds = {f"{name}_{kind}": 0.5 for name in ("prefill", "decode", "decode_long") for kind in ("used", "passed")}
+    settings = {"as shipped": {"memory": stages, "seconds": seconds}, "odd": {"failed": "unknown option"}}
+    told = {"command": "c", "variant": "int8", "size_bytes": 1e8, "rounds": 2, "prompt_tokens": 512, "steps": 16}
+
+    page = render(results(), memory={**told, "settings": settings})
+
+    assert "| as shipped | 80 MB | 250 MB | 150 MB | 60 MB | 1024 | 32 | 32 | 32 |" in page
+    assert "| odd | unknown option |" in page

@@ -82,9 +82,11 @@ def follow_stream(
     """
     from sanderling.cli.progress import RichProgress
     from sanderling.core.progress import Event, Recorder
+    from sanderling.run.vision.opencv import opencv
     from sanderling.run.vision.saving import check_target
     from sanderling.run.vision.sources import open_source
 
+    opencv().setNumThreads(1)  # each stage has a thread already, and the engine has the other cores
     if options.save is not None:
         check_target(options.save)
     with RichProgress() as shown, ExitStack() as stack:

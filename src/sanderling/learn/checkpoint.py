@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 import re
 import shutil
@@ -230,8 +229,3 @@ def _flush(path: Path) -> None:
         os.fsync(number)
     finally:
         os.close(number)
-
-
-def settings_json(settings: Mapping[str, Any]) -> str:
-    """Settings in one line, to compare and to show."""
-    return json.dumps(dict(settings), sort_keys=True)

@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 
@@ -22,9 +23,32 @@ _LABEL_NAMES = (LABEL, "labels")
 _SHOWN = 5
 
 
+class Dataset(Protocol):
+    """Labelled samples, or what was made of them, that batches are taken from."""
+
+    @property
+    def labels(self) -> Array:
+        """First axis as of the samples."""
+
+    @property
+    def sha256(self) -> str:
+        """Over the data, in its order."""
+
+    def __len__(self) -> int: ...
+
+    def batch(self, indices: Indices) -> dict[str, Array]:
+        """What a training step takes of the samples at ``indices``, and ``label``, in that order."""
+
+    def pick(self, indices: Indices) -> Dataset:
+        """Part of the data."""
+
+    def names(self, indices: Indices) -> str:
+        """The first samples of a batch, for a message."""
+
+
 @dataclass(frozen=True)
 class TrainingData:
-    """Samples with their labels.
+    """Samples with their labels: a ``Dataset`` in memory.
 
     Attributes:
         samples: inputs; pictures stay uint8 until they are used.

@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict
 
 from sanderling.core.errors import DataError
 from sanderling.core.progress import Event, Progress
-from sanderling.core.tensor import Array
-from sanderling.learn.data import TrainingData
+from sanderling.core.tensor import Array, Feeds
+from sanderling.learn.data import Dataset
+from sanderling.learn.gates import OPEN, Gate
 from sanderling.learn.graphs import named
 from sanderling.learn.sampling import micro_batches
 from sanderling.learn.task import Task
 from sanderling.model.learning import LABEL, LossSpec
 from sanderling.run.engines.base import Executable
-
-if TYPE_CHECKING:
-    from sanderling.learn.features import FeatureData
 
 _ROWS = 64
 
@@ -44,8 +41,9 @@ def evaluate(
     task: Task,
     executable: Executable,
     parameters: Mapping[str, Array],
-    data: TrainingData | FeatureData,
+    data: Dataset,
     progress: Progress,
+    gate: Gate = OPEN,
 ) -> Evaluation:
     """Run all samples through the evaluation graph.
 
@@ -66,7 +64,7 @@ def evaluate(
     names = [spec.name for spec in executable.outputs if spec.name.startswith("output.")]
     for indices in pieces:
         batch = data.batch(indices)
-        found = executable.run({**batch, **fixed_feeds})
+        found = _run(executable, {**batch, **fixed_feeds}, gate)
         weight = float(found["weight"])
         if weight:
             loss_sum += float(found["loss"]) * weight
@@ -79,6 +77,12 @@ def evaluate(
         accuracy=right / counted if counted else None,
         samples=seen,
     )
+
+
+def _run(executable: Executable, feeds: Feeds, gate: Gate) -> dict[str, Array]:
+    found: list[dict[str, Array]] = []
+    gate.take(lambda: found.append(executable.run(feeds)))
+    return found[0]
 
 
 def count_right(loss: LossSpec, scores: Array, labels: Array) -> tuple[int, int] | None:

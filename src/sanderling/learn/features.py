@@ -5,9 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
@@ -18,11 +19,13 @@ from sanderling.core.files import cache_folder, replacing
 from sanderling.core.progress import Event, Progress
 from sanderling.core.tensor import Array, Feeds
 from sanderling.learn.data import TrainingData
+from sanderling.learn.gates import OPEN, Gate
 from sanderling.learn.sampling import Indices
 from sanderling.learn.task import Task, fixed_rows
 from sanderling.measure.samples import Samples
 from sanderling.model.learning import LABEL, FeatureCut
 from sanderling.run.engines import engine
+from sanderling.run.engines.base import Executable
 
 _ROWS = 32
 _FOLDER = "features"
@@ -66,13 +69,14 @@ class FeatureData:
         return self.data.names(indices)
 
 
-def cached_features(task: Task, data: TrainingData, progress: Progress) -> FeatureData:
+def cached_features(task: Task, data: TrainingData, progress: Progress, gate: Gate = OPEN) -> FeatureData:
     """Features of all samples, computed unless they are in the cache folder.
 
     Args:
         task: with a frozen part that is cut off.
         data: whose samples go through it.
         progress: told about each batch that is computed.
+        gate: that lets each of them run.
 
     Raises:
         DataError: the features are not finite.
@@ -86,7 +90,7 @@ def cached_features(task: Task, data: TrainingData, progress: Progress) -> Featu
         folder.parent.mkdir(parents=True, exist_ok=True)
         with replacing(folder) as made:
             made.mkdir()
-            _compute(task, cut, data, made, progress)
+            _compute(task, cut, data, made, progress, gate)
     else:
         reason = f"{len(data)} samples are in {folder} from an earlier run"
         progress.event(Event(kind="features-reused", subject=task.package.manifest.name, reason=reason))
@@ -95,7 +99,7 @@ def cached_features(task: Task, data: TrainingData, progress: Progress) -> Featu
     )
 
 
-def _compute(task: Task, cut: FeatureCut, data: TrainingData, folder: Path, progress: Progress) -> None:
+def _compute(task: Task, cut: FeatureCut, data: TrainingData, folder: Path, progress: Progress, gate: Gate) -> None:
     fixed = fixed_rows(task.spec.inputs)
     rows = fixed or _ROWS
     progress.stage("compute features", -(-len(data) // rows))
@@ -105,7 +109,10 @@ def _compute(task: Task, cut: FeatureCut, data: TrainingData, folder: Path, prog
         files = [stack.enter_context(_file(folder, index).open("wb")) for index in range(len(cut.tensors))]
         for start in range(0, len(data), rows):
             indices = np.arange(start, min(start + rows, len(data)))
-            found = _rows(executable.run, data, indices, fixed or len(indices))
+            made: list[dict[str, Array]] = []
+            batch = _filled(data, indices, fixed or len(indices))
+            gate.take(partial(_run, executable, batch, made))
+            found = {name: array[: len(indices)] for name, array in made[0].items()}
             for spec, file in zip(cut.tensors, files, strict=True):
                 array = np.ascontiguousarray(found[spec.name])
                 if not np.isfinite(array).all():
@@ -127,14 +134,15 @@ def _write_header(file: BinaryIO, array: Array, count: int) -> None:
     np.lib.format.write_array_header_2_0(file, header)
 
 
-def _rows(
-    run: Callable[[Feeds], dict[str, Array]], data: TrainingData, indices: Indices, rows: int
-) -> dict[str, Array]:
-    """Features of some samples, filled up to ``rows`` where the graph takes no other number."""
-    filled = np.concatenate([indices, np.repeat(indices[:1], rows - len(indices))])
-    batch = data.batch(filled)
+def _run(executable: Executable, batch: Feeds, made: list[dict[str, Array]]) -> None:
+    made.append(executable.run(batch))
+
+
+def _filled(data: TrainingData, indices: Indices, rows: int) -> dict[str, Array]:
+    """Inputs of some samples, the first repeated up to ``rows`` where the graph takes no other number."""
+    batch = data.batch(np.concatenate([indices, np.repeat(indices[:1], rows - len(indices))]))
     del batch[LABEL]
-    return {name: array[: len(indices)] for name, array in run(batch).items()}
+    return batch
 
 
 def _file(folder: Path, index: int) -> Path:

@@ -16,6 +16,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from sanderling.core.errors import DataError, EngineError, OptionError, UnavailableError, first_line
 from sanderling.core.progress import Event, Progress, Silent
 from sanderling.core.tensor import Array
@@ -151,7 +153,9 @@ class LocalTraining:
             raise DataError(
                 f"the server sent {len(arrays)} arrays, the task has {len(names)} parameters: it runs another task"
             )
-        self.trainer.replace_parameters(dict(zip(names, arrays, strict=True)))
+        # a server that has added masked integers up returns float64
+        floats = [array.astype(np.float32) if array.dtype.kind == "f" else array for array in arrays]
+        self.trainer.replace_parameters(dict(zip(names, floats, strict=True)))
 
 
 def client_app(options: FederatedOptions | None = None, mods: Sequence[Any] = ()) -> Any:  # noqa: ANN401 - of Flower

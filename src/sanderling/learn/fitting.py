@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict
@@ -22,34 +22,19 @@ from sanderling.learn.checkpoint import (
     remove_leftovers,
     write_checkpoint,
 )
-from sanderling.learn.data import TrainingData, read_data
+from sanderling.learn.data import Dataset, TrainingData, read_data
 from sanderling.learn.evaluation import Evaluation
+from sanderling.learn.gates import OPEN, Gate
 from sanderling.learn.graphs import Step
 from sanderling.learn.privacy import PrivacyTarget
 from sanderling.learn.private_fitting import Ledger
 from sanderling.learn.sampling import Indices, epoch_order, micro_batches
 
 if TYPE_CHECKING:
-    from sanderling.learn.features import FeatureData
     from sanderling.learn.trainer import Trainer
 
 _CARRIED = ("best", "worse", "finished", "privacy")
 _EVALUATION_SEED = 1_000_003  # apart from the seeds of the epochs' orders
-
-
-class Gate(Protocol):
-    """Lets steps run when they may; see ``idle``."""
-
-    def take(self, step: Callable[[], None], before_pause: Callable[[], None] | None = None) -> None:
-        """Run one step, now or later; ``before_pause`` is called before it waits for long."""
-
-
-class Open:
-    """Every step may run at once."""
-
-    def take(self, step: Callable[[], None], before_pause: Callable[[], None] | None = None) -> None:  # noqa: ARG002
-        """Run the step."""
-        step()
 
 
 @dataclass(frozen=True)
@@ -71,14 +56,14 @@ class FitOptions:
 
     epochs: int = 1
     batch: int = 32
-    evaluation: Any = None
+    evaluation: str | Path | Dataset | None = None
     holdout: float = 0.0
     patience: int = 0
     checkpoint: str | Path | None = None
     save_every: int = 0
     new_data: bool = False
     privacy: PrivacyTarget | None = None
-    gate: Gate = field(default_factory=Open)
+    gate: Gate = OPEN
 
 
 class FitResult(BaseModel):
@@ -113,7 +98,7 @@ class FitResult(BaseModel):
     privacy: Privacy | None
 
 
-def fit(trainer: Trainer, source: str | Path | TrainingData | FeatureData, options: FitOptions) -> FitResult:
+def fit(trainer: Trainer, source: str | Path | Dataset, options: FitOptions) -> FitResult:
     """Train; see ``Trainer.fit``."""
     _check(trainer, options)
     data, held_out = _data(trainer, source, options)
@@ -125,7 +110,7 @@ def fit(trainer: Trainer, source: str | Path | TrainingData | FeatureData, optio
 class _Run:
     """One run of ``fit``, and where it stands."""
 
-    def __init__(self, trainer: Trainer, data: Any, held_out: Any, options: FitOptions) -> None:  # noqa: ANN401
+    def __init__(self, trainer: Trainer, data: Dataset, held_out: Dataset | None, options: FitOptions) -> None:
         self.trainer, self.data, self.held_out, self.options = trainer, data, held_out, options
         fixed = trainer.task.batch_rows
         self.size = fixed or options.batch
@@ -138,9 +123,11 @@ class _Run:
         self.resumed_from = 0
         self.saved_at = -1
         self.ledger: Ledger | None = None
-        batches = max(1, len(self._cut(0)))
-        self.updates_each = -(-batches // trainer.options.accumulate)
-        trainer.plan(trainer.options.schedule.with_steps(options.epochs * self.updates_each))
+        batches = len(self._cut(0))
+        if not batches:
+            raise DataError(f"{len(data)} samples are fewer than the {self.size} that the task takes at once")
+        updates_each = -(-batches // trainer.options.accumulate)
+        trainer.plan(trainer.options.schedule.with_steps(options.epochs * updates_each))
         self.standing = Progressed(
             fingerprint=trainer.spec.fingerprint,
             optimizer=trainer.optimizer,
@@ -306,10 +293,13 @@ class _Run:
         """Save where training stands."""
         if self.path is None:
             return
-        if self.ledger is not None:
-            self._stand(privacy=self.ledger.told())
+        self._account()
         self.trainer.save(self.path, self.standing)
         self.saved_at = self.trainer.updates
+
+    def _account(self) -> None:
+        if self.ledger is not None:
+            self._stand(privacy=self.ledger.told())
 
     def _stand(self, **changed: Any) -> None:  # noqa: ANN401 - attributes of Progressed
         self.standing = self.standing.model_copy(update=changed)
@@ -318,7 +308,7 @@ class _Run:
         """Evaluate after an epoch; returns whether to stop."""
         if self.held_out is None:
             return False
-        found = self.trainer.evaluate(self.held_out)
+        found = self.trainer.evaluate(self.held_out, gate=self.options.gate)
         self.evaluations.append(found)
         best = self.standing.best
         if best is None or found.loss < best.loss:
@@ -327,6 +317,7 @@ class _Run:
             )
             self._stand(best=best, worse=0)
             if self.path is not None:
+                self._account()
                 write_checkpoint(
                     best_path(self.path),
                     Checkpoint(
@@ -374,16 +365,16 @@ class _Run:
         )
 
 
-def _data(trainer: Trainer, source: Any, options: FitOptions) -> tuple[Any, Any]:  # noqa: ANN401
+def _data(trainer: Trainer, source: str | Path | Dataset, options: FitOptions) -> tuple[Dataset, Dataset | None]:
     """Data to train on, and to evaluate on; both as features where the trainer takes these."""
     manifest = trainer.task.package.manifest
 
-    def ready(given: Any) -> Any:  # noqa: ANN401
+    def ready(given: str | Path | Dataset) -> Dataset:
         read = read_data(trainer.spec, manifest, given, trainer.progress) if isinstance(given, str | Path) else given
         if trainer.task.on_features and isinstance(read, TrainingData):
             from sanderling.learn.features import cached_features
 
-            return cached_features(trainer.task, read, trainer.progress)
+            return cached_features(trainer.task, read, trainer.progress, options.gate)
         return read
 
     data = ready(source)

@@ -14,6 +14,7 @@ import numpy as np
 
 from sanderling.core.errors import NotMetError
 from sanderling.core.files import cache_folder, replacing
+from sanderling.core.machine import fingerprint
 from sanderling.core.progress import Event, Progress
 from sanderling.core.tensor import Array
 from sanderling.learn.graphs import Arrays, GradientGraph, Gradients, scalar, zeros
@@ -138,9 +139,9 @@ def _compared(
 
 
 def _place(task: Task, *, private: bool) -> Path:
-    """Of what an earlier comparison left: of this package, engine, version and number of threads."""
+    """Of what an earlier comparison left: of this package, engine, version, kind of machine and number of threads."""
     version = engine(task.engine).availability().version
-    parts = [task.digest, task.engine, version, str(task.threads), str(task.on_features), str(private)]
+    parts = [task.digest, task.engine, version, fingerprint(), task.threads, task.on_features, private]
     return cache_folder() / _FOLDER / f"{hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]}.json"
 
 

@@ -20,8 +20,7 @@ from sanderling.learn.privacy import (
 from sanderling.learn.sampling import padded, poisson_sample
 
 if TYPE_CHECKING:
-    from sanderling.learn.data import TrainingData
-    from sanderling.learn.features import FeatureData
+    from sanderling.learn.data import Dataset
     from sanderling.learn.trainer import Trainer
 
 
@@ -79,7 +78,7 @@ class Ledger:
             self.target, probability=self.probability, steps=steps, spent=self._spent
         )
 
-    def step(self, trainer: Trainer, data: TrainingData | FeatureData, rows: int) -> float | None:
+    def step(self, trainer: Trainer, data: Dataset, rows: int) -> float | None:
         """Make one update; returns the mean loss of its samples, None where none was chosen."""
         chosen = poisson_sample(self.samples, self.probability)
         size = trainer.task.private.batch or rows

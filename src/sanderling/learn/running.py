@@ -10,7 +10,8 @@ from pathlib import Path
 
 from sanderling.core.errors import OptionError
 from sanderling.core.progress import Event, Progress, Silent
-from sanderling.learn.fitting import FitOptions, FitResult, Open
+from sanderling.learn.fitting import FitOptions, FitResult
+from sanderling.learn.gates import OPEN
 from sanderling.learn.idle import IdleGate
 from sanderling.learn.privacy import parse_privacy
 from sanderling.learn.schedules import Schedule, parse_numbers, parse_schedule
@@ -21,7 +22,7 @@ from sanderling.run.policy.document import Policy, read_policy
 from sanderling.run.runtime import Runtime
 from sanderling.run.sensors import Sensors
 
-_SETTINGS = ("weight_decay", "momentum", "beta1", "beta2", "eps", "nesterov")
+_SETTINGS = ("weight_decay", "momentum", "dampening", "beta1", "beta2", "eps")
 
 
 @dataclass(frozen=True)
@@ -177,7 +178,7 @@ def run(
                 progress=progress,
             )
         )
-        gate = Open() if asked.policy is None else stack.enter_context(_gate(asked, asked.policy, progress))
+        gate = OPEN if asked.policy is None else stack.enter_context(_gate(asked, asked.policy, progress))
         return trainer.fit(data, replace(fit, gate=gate))
 
 

@@ -15,8 +15,9 @@ from sanderling.core.errors import EngineError, NotMetError, OptionError, Weight
 from sanderling.core.progress import Event, Progress, Silent
 from sanderling.core.tensor import Array, check_feeds
 from sanderling.learn.checkpoint import Checkpoint, Progressed, read_checkpoint, write_checkpoint
-from sanderling.learn.data import TrainingData, check_labels, from_arrays, read_data
+from sanderling.learn.data import Dataset, check_labels, from_arrays, read_data
 from sanderling.learn.evaluation import Evaluation, evaluate
+from sanderling.learn.gates import OPEN, Gate
 from sanderling.learn.golden import require_true_gradients
 from sanderling.learn.graphs import GradientGraph, Gradients, OptimizerState, Step, UpdateGraph, zeros
 from sanderling.learn.schedules import Schedule, parse_schedule
@@ -25,7 +26,6 @@ from sanderling.model.learning import LABEL, OptimizerKind
 from sanderling.run.engines.base import Executable
 
 if TYPE_CHECKING:
-    from sanderling.learn.features import FeatureData
     from sanderling.learn.fitting import FitOptions, FitResult
 
 RATES = {"adamw": 1e-3, "sgd": 1e-2}
@@ -222,11 +222,12 @@ class Trainer:
             raise NotMetError(f"the norm of the gradients is {self.last_norm} at update {self.state.updates + 1}")
         return loss
 
-    def evaluate(self, data: TrainingData | FeatureData | Mapping[str, Array] | str | Path) -> Evaluation:
+    def evaluate(self, data: Dataset | Mapping[str, Array] | str | Path, *, gate: Gate = OPEN) -> Evaluation:
         """Loss and accuracy with the current parameters.
 
         Args:
             data: a batch, arrays, data that was read, or its path.
+            gate: that lets each batch of it run.
 
         Raises:
             DataError: it does not fit.
@@ -238,11 +239,11 @@ class Trainer:
             data = self._as_data(data)
         if self._evaluation is None:
             self._evaluation = self.task.load(self.task.step_file("eval"))
-        return evaluate(self.task, self._evaluation, self.state.parameters, data, self.progress)
+        return evaluate(self.task, self._evaluation, self.state.parameters, data, self.progress, gate)
 
     def fit(
         self,
-        data: str | Path | TrainingData | FeatureData,
+        data: str | Path | Dataset,
         options: FitOptions | None = None,
         **given: Any,  # noqa: ANN401 - of FitOptions
     ) -> FitResult:
@@ -398,7 +399,7 @@ class Trainer:
             )
         return {**named, LABEL: check_labels(self.spec, labels)}
 
-    def _as_data(self, batch: Mapping[str, Array]) -> TrainingData | FeatureData:
+    def _as_data(self, batch: Mapping[str, Array]) -> Dataset:
         if not self.task.on_features:
             return from_arrays(self.spec, batch)
         from sanderling.learn.features import from_features

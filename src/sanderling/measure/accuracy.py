@@ -320,4 +320,4 @@ def _best_classes(scores: Array) -> npt.NDArray[np.int64]:
     """First classes of each row; −1 where a score is not finite, which agrees with nothing and is never right."""
     first = scores.argmax(axis=1)[:, None].astype(np.int64)
     best = np.argsort(-scores, axis=1, kind="stable")[:, :_TOP].astype(np.int64) if scores.shape[1] > _TOP else first
-    return np.where(np.isfinite(scores).all(axis=1)[:, None], best, -1)
+    return np.where(np.isfinite(scores).all(axis=1, keepdims=True), best, -1)

@@ -27,9 +27,9 @@ from sanderling.run.results import Outputs
 from sanderling.run.runtime import DRAIN_S
 from sanderling.run.sensors import Reading, Sensors, SystemSensors
 from sanderling.run.session import Session, check_tensors, new_runtime
+from sanderling.run.text.limits import TextLimits
 from sanderling.run.text.loading import text_place
 from sanderling.run.text.pooled import PooledText
-from sanderling.run.text.session import TextLimits
 
 Member: TypeAlias = Session | PooledText
 _RECOVERED = 0.02  # of the memory limit below the threshold: readings that waver around it are one emergency

@@ -8,8 +8,9 @@ from types import TracebackType
 
 from sanderling.core.progress import Event
 from sanderling.run.text.base import Message, Sampling
+from sanderling.run.text.limits import TextLimits, TextStatistics
 from sanderling.run.text.loading import load_text
-from sanderling.run.text.session import Prompt, TextLimits, TextStatistics
+from sanderling.run.text.session import Prompt
 from sanderling.run.text.stream import TextResult, TextStream
 
 __all__ = ["Chat", "Generator", "Message", "Sampling", "TextLimits", "TextResult", "TextStream"]

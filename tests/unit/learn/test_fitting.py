@@ -4,7 +4,7 @@ import pytest
 from sanderling.core.errors import DataError, NotMetError, OptionError
 from sanderling.learn.checkpoint import best_path, read_checkpoint
 from sanderling.learn.data import from_arrays
-from sanderling.learn.fitting import Open
+from sanderling.learn.gates import Open
 from tests.learning_tasks import dataset, make_task
 
 PLAN = {"epochs": 4, "batch": 7, "save_every": 1}
@@ -203,6 +203,30 @@ def test_graph_of_fixed_batch_takes_whole_ones(tmp_path, new_trainer, recorder):
     assert trainer.evaluate(dataset(20)).samples == 16
     with pytest.raises(DataError, match="too few to evaluate"):
         trainer.evaluate(dataset(7))
+
+
+def test_fewer_samples_than_a_fixed_batch_are_refused(tmp_path, new_trainer):
+    trainer = new_trainer(make_task(tmp_path, batch=64))
+
+    with pytest.raises(DataError, match="50 samples are fewer than the 64 that the task takes at once"):
+        trainer.fit(from_arrays(trainer.spec, dataset(50)))
+
+
+def test_every_step_goes_through_the_gate(new_trainer, data):
+    """Features, gradients, updates and evaluations: a policy can hold back each of them."""
+
+    class Counts(Open):
+        steps = 0
+
+        def take(self, step, before_pause=None):
+            self.steps += 1
+            super().take(step, before_pause)
+
+    gate = Counts()
+    new_trainer(on_features=True).fit(data, epochs=2, batch=10, holdout=0.2, gate=gate)
+
+    features = 2  # batches of 32 of 50 samples
+    assert gate.steps == features + 2 * (4 + 4 + 1)
 
 
 @pytest.mark.parametrize(

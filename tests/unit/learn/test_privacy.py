@@ -153,6 +153,19 @@ def test_private_run_that_was_stopped_goes_on_within_the_target(new_trainer, dat
 
 
 @needs_accountant
+def test_best_parameters_say_what_they_cost(new_trainer, data, tmp_path):
+    from sanderling.learn.checkpoint import read_checkpoint
+
+    trainer, path = new_trainer(private=True), tmp_path / "ck.safetensors"
+    open_data = from_arrays(trainer.spec, dataset(30, seed=8))
+
+    trainer.fit(data, epochs=1, batch=20, checkpoint=path, evaluation=open_data, privacy=parse_privacy(TARGET))
+
+    best = read_checkpoint(tmp_path / "ck.best.safetensors", trainer.spec).progress
+    assert best.privacy.spent[0].steps == 6
+
+
+@needs_accountant
 def test_what_breaks_the_promise_is_refused(new_trainer, data):
     target = parse_privacy(TARGET)
     private = new_trainer(private=True)

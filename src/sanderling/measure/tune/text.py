@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from sanderling.core.errors import NotMetError, OptionError, first_line
+from sanderling.core.errors import NotMetError, OptionError
 from sanderling.core.machine import describe_machine, fingerprint, usable_cores
 from sanderling.core.progress import Event, Progress, Recorder, Silent
 from sanderling.core.statistics import percentiles
@@ -208,8 +208,8 @@ def _in_process(package: Package) -> Measure:
         try:
             return TextRequestTimes.model_validate_json(done.stdout)
         except ValueError:
-            told = (done.stderr.strip().splitlines() or [""])[-1]
-            return TextRequestTimes(failure=f"its process ended with {done.returncode}: {first_line(told)}")
+            told = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
+            return TextRequestTimes(failure=f"its process ended with {done.returncode}: {told}")
 
     return measure
 
@@ -278,7 +278,8 @@ def _reason(candidate: TextCandidate, best: TextCandidate, objective: Objective)
     writing = (ANSWER_TOKENS - 1) * 1e3 / max(float(np.median(candidate.request_ms)) - first, 1e-9)
     accuracy = candidate.variant.accuracy
     quality = f", perplexity {accuracy.drop:+.2f} %" if accuracy is not None and accuracy.drop is not None else ""
-    numbers = f"first token {first:.0f} ms, {writing:.0f} tokens/s, {SEQUENCES} at once {1e3 / float(np.median(candidate.shared_ms)):.0f}"
+    at_once = 1e3 / float(np.median(candidate.shared_ms))
+    numbers = f"first token {first:.0f} ms, {writing:.0f} tokens/s, {SEQUENCES} at once {at_once:.0f}"
     if candidate is best:
         return f"{own:.3g} {_UNITS[objective]}, the least; {numbers}{quality}"
     ratio = f"{own / least:.2f}× the winner's" if least > 0 else "more than the winner's"

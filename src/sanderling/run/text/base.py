@@ -84,7 +84,7 @@ class Generation(Protocol):
         """Most tokens that it can hold."""
 
     def append(self, ids: Sequence[int]) -> None:
-        """Read tokens and return when they are read: the caller cuts a long prompt into chunks and looks up between them.
+        """Read tokens, and return when they are read: the caller cuts a long prompt into chunks, to look up in between.
 
         Raises:
             OptionError: they are none, out of the vocabulary, or more than fit.

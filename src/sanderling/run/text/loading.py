@@ -14,7 +14,8 @@ from sanderling.model.text import TextSpec
 from sanderling.run.placing import plan_entries, stale_event
 from sanderling.run.text.base import TextModel
 from sanderling.run.text.engines import text_engine, text_engine_version
-from sanderling.run.text.session import TextLimits, TextSession
+from sanderling.run.text.limits import TextLimits
+from sanderling.run.text.session import TextSession
 from sanderling.run.text.turns import Turns
 
 

@@ -16,8 +16,9 @@ from sanderling.run.policy.document import Policy
 from sanderling.run.runtime import DRAIN_S, Runtime
 from sanderling.run.session import Shared
 from sanderling.run.text.base import GREEDY, Sampling
+from sanderling.run.text.limits import TextLimits, TextStatistics
 from sanderling.run.text.loading import TextPlace, load_model, text_spec
-from sanderling.run.text.session import Prompt, TextLimits, TextSession, TextStatistics
+from sanderling.run.text.session import Prompt, TextSession
 from sanderling.run.text.stream import TextStream
 from sanderling.run.text.turns import SharedTurns
 

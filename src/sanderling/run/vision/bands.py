@@ -1,7 +1,8 @@
 """Resampling of planes by small dense matrices along the diagonal, which a BLAS multiplies fast.
 
 A target pixel is made of few source pixels. A block of target pixels next to each other is made of a short run of
-source pixels, so that a block's weights are a small dense matrix; a pass over an axis is one product a block.
+source pixels, so that a block's weights are a small dense matrix; a pass over an axis is one product a block. Products
+are small enough for a BLAS to leave them on the thread that asks.
 """
 
 from __future__ import annotations

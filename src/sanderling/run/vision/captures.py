@@ -57,8 +57,7 @@ class VideoSource:
                 "decode; convert it, as in ffmpeg -i FILE out.mp4"
             )
         self.fps: float | None = _rate(self._capture)
-        count = int(self._capture.get(opencv().CAP_PROP_FRAME_COUNT))
-        self.count: int | None = count if count > 0 else None
+        self.count: int | None = _count(self._capture)
         self._closed = False
 
     def __iter__(self) -> Iterator[Frame]:
@@ -100,6 +99,8 @@ class VideoSource:
 class LiveSource:
     """The frames of a camera or a network stream, in bgr. One that disappears is opened again, later and later.
 
+    A URL of a video, which knows how many frames it has, is not live and ends.
+
     Args:
         name: that the user gave.
         address: number of a camera, or a URL.
@@ -107,9 +108,6 @@ class LiveSource:
         open_capture: opens the address.
         patience_s: without a frame, after which it is given up.
     """
-
-    live = True
-    count: int | None = None
 
     def __init__(
         self,
@@ -132,6 +130,8 @@ class LiveSource:
             what = "camera" if isinstance(address, int) else "stream"
             raise UnavailableError(f"{name} cannot be opened: is the {what} there, and may it be read?")
         self.fps: float | None = _rate(self._capture)
+        self.count: int | None = _count(self._capture)
+        self.live = self.count is None
 
     def __iter__(self) -> Iterator[Frame]:
         """The frames as they come; ends when it is closed.
@@ -144,9 +144,10 @@ class LiveSource:
             with self._reading:
                 good, pixels = self._capture.read()
             if good and pixels is not None and pixels.size:
-                yield _frame(pixels, index, time.monotonic(), self.name)
+                at_s = time.monotonic() if self.live else index / (self.fps or 1.0)
+                yield _frame(pixels, index, at_s, self.name)
                 index += 1
-            elif not self._found_again():
+            elif not self.live or not self._found_again():
                 return
 
     def _found_again(self) -> bool:
@@ -206,6 +207,11 @@ def _capture(made: Any) -> Capture:  # noqa: ANN401 - OpenCV's
 def _rate(capture: Capture) -> float | None:
     fps = capture.get(opencv().CAP_PROP_FPS)
     return float(fps) if 0 < fps < 1e4 else None
+
+
+def _count(capture: Capture) -> int | None:
+    count = capture.get(opencv().CAP_PROP_FRAME_COUNT)
+    return int(count) if 0 < count < 1e9 else None
 
 
 def _frame(pixels: Array, index: int, timestamp_s: float, name: str) -> Frame:

@@ -20,7 +20,7 @@ from sanderling.run.vision.channels import Channel
 from sanderling.run.vision.conveyor import Conveyor, Drop, Stage
 from sanderling.run.vision.frames import Frame
 from sanderling.run.vision.placing import Placement
-from sanderling.run.vision.sources import Source
+from sanderling.run.vision.sources import Frames
 from sanderling.run.vision.transforms import Transform
 
 __all__ = ["Drawer", "Drop", "Outcome", "Pipeline", "Reader", "StreamStatistics"]
@@ -115,7 +115,7 @@ class Pipeline(Generic[T]):
 
     def __init__(
         self,
-        source: Source,
+        source: Frames,
         session: Session,
         preprocessing: Preprocessing,
         read: Reader[T],

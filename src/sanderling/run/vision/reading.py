@@ -114,6 +114,7 @@ def _told(specs: tuple[TensorSpec, ...]) -> str:
 
 
 def _best(found: Detections, rules: DetectionRules, *, suppresses: bool) -> Detections:
+    found = found.pick(np.isfinite(found.scores))  # the guard is what tells of outputs that are not
     ranked = found.pick(_ranked(found.scores, rules.candidates))
     if suppresses:
         classes = None if rules.agnostic else ranked.classes

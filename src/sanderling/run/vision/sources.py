@@ -21,8 +21,8 @@ _URL = re.compile(r"(?P<scheme>[a-z][a-z0-9+]*)://", re.IGNORECASE)
 _SCHEMES = ("rtsp", "rtsps", "rtmp", "http", "https", "udp", "tcp", "srt")
 
 
-class Source(Protocol):
-    """Frames in their order; close it, or use it in a ``with`` block.
+class Frames(Protocol):
+    """Frames in their order.
 
     Attributes:
         name: what the user called it.
@@ -41,6 +41,10 @@ class Source(Protocol):
 
     def close(self) -> None:
         """End it; an iteration that waits ends too."""
+
+
+class Source(Frames, Protocol):
+    """What is open: close it, or use it in a ``with`` block."""
 
     def __enter__(self) -> Self: ...
 

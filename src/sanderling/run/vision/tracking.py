@@ -1,8 +1,8 @@
 """Follow objects from frame to frame: by where they will be, and how much boxes overlap.
 
 As ByteTrack does, sure detections are matched first, then what is left of the tracks with unsure ones, so that an
-object that is half hidden keeps its number. Pairs are taken greedily, the most overlapping first; positions go on at the
-smoothed speed of the box's centre. There is no appearance model: objects that cross while hidden may swap numbers.
+object that is half hidden keeps its number. Pairs are taken greedily, the most overlapping first; positions go on at
+the smoothed speed of the box's centre. There is no appearance model: objects that cross while hidden may swap numbers.
 
 Source: Zhang et al. 2022, "ByteTrack: Multi-Object Tracking by Associating Every Detection Box", algorithm 1.
 """

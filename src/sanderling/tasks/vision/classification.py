@@ -16,6 +16,7 @@ from sanderling.model.manifest import Manifest
 from sanderling.run.session import Session
 from sanderling.run.vision.frames import Frame
 from sanderling.run.vision.placing import Placement
+from sanderling.run.vision.reading import reader_of
 from sanderling.tasks.vision.pictures import Picture, PictureModel, check_pictures, picture_feeds
 
 
@@ -112,9 +113,10 @@ def check_classifier(manifest: Manifest) -> None:
         OptionError: it does not.
     """
     if classifier_classes(manifest.outputs) is None:
+        cure = "use sanderling detect, or " if reader_of(manifest) is not None else ""
         raise OptionError(
             f"package '{manifest.name}' is no classifier: outputs are {'; '.join(map(str, manifest.outputs))}; "
-            "give .npz or .npy files for raw outputs"
+            f"{cure}give .npz or .npy files for raw outputs"
         )
 
 

@@ -126,7 +126,7 @@ def _place(
     corner: tuple[float, float],
     taken: Sequence[_Rectangle],
 ) -> _Rectangle:
-    """Paste a label above its box's corner, below that, or below the box: the first place that covers no other label."""
+    """Paste a label above its box's corner, below that, or below the box: where it covers no other label."""
     height, width = tile.shape[:2]
     left = max(0, min(round(corner[0]), pixels.shape[1] - width))
     tops = (round(corner[1]) - height, round(corner[1]), round(box[3]), round(box[3]) - height)

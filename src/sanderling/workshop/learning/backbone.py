@@ -17,7 +17,7 @@ from sanderling.model.learning import Backbone
 from sanderling.workshop.learning.draft import Draft
 
 _PREFIX = "frozen."
-_LEAST_ELEMENTS = 1024
+_LEAST_ELEMENTS = 256
 _HEAVY = ("MatMul", "Gemm", "Conv", "ConvTranspose", "Transpose")
 _USE = ".use"
 _STORED = ".stored"

@@ -196,6 +196,9 @@ def write_graphs_of(
         ModelError: an operator on the way back has no rule.
     """
     rounded = compress(forward.draft, learning.backbone, trained_parameters(forward, learning.trainable))
+    if learning.backbone != "fp32" and not rounded:
+        reason = "no frozen weight of a layer is large enough"
+        progress.event(Event(kind="backbone-kept", subject=learning.backbone, reason=reason))
     graphs = {"model.onnx": model_graph(forward)}
     task = write_task(
         forward, learning.loss, learning.trainable, untrained_rows=untrained_rows, seed=seed, progress=progress

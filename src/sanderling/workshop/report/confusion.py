@@ -62,7 +62,7 @@ def _name(number: int, labels: Sequence[str] | None) -> str:
 def _cell(x: float, y: float, side: float, share: float, count: int, is_right: bool, tip: str) -> str:
     kind = "chosen" if is_right else "worst"
     number = (
-        f'<text class="axis" x="{x + side / 2:.1f}" y="{y + side / 2 + 4:.1f}" text-anchor="middle">{count}</text>'
+        f'<text x="{x + side / 2:.1f}" y="{y + side / 2 + 4:.1f}" text-anchor="middle">{count}</text>'
         if count and side >= _NUMBERED_CELL
         else ""
     )

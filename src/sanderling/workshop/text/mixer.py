@@ -137,7 +137,10 @@ def _rewritten(
             parts = tensors(product.weight, form)
             nodes.append(_product(node, product, form, parts))
         elif (
-            lookup is not None and node.name == lookup.node.name and head in BLOCK_FORMS and fits(Form.BLOCKS_8, lookup.width)
+            lookup is not None
+            and node.name == lookup.node.name
+            and head in BLOCK_FORMS
+            and fits(Form.BLOCKS_8, lookup.width)
         ):
             parts = tensors(lookup.table, Form.BLOCKS_8, is_table=not lookup.tied)
             nodes.append(_lookup(node, lookup, parts))

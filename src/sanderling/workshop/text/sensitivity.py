@@ -33,9 +33,7 @@ def local_errors(
     products = [product for product in decoder.products if may_take(product, form)]
     with tapped(decoder, products) as read:
         inputs = read(ids[: tokens_at_once(products, _TOKENS)])
-    return {
-        product.name: _error(decoder, product, inputs[product.input], form, prepared or {}) for product in products
-    }
+    return {product.name: _error(decoder, product, inputs[product.input], form, prepared or {}) for product in products}
 
 
 def may_take(product: Product, form: Form) -> bool:

@@ -1,4 +1,4 @@
-"""What the products of a decoder read, on a text: the float graph with the inputs of its products as further outputs."""
+"""What the products of a decoder read, on a text: the float graph, with their inputs as further outputs."""
 
 from __future__ import annotations
 

@@ -10,7 +10,8 @@ import pytest
 
 from sanderling.core.errors import ContextError, EngineError, OptionError, QueueFullError
 from sanderling.run.text.base import Message, Sampling
-from sanderling.run.text.session import TextLimits, TextSession
+from sanderling.run.text.limits import TextLimits
+from sanderling.run.text.session import TextSession
 from tests.engines import wait_until
 from tests.text_models import SPEC, AlphabetModel
 

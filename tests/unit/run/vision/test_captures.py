@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import threading
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from itertools import pairwise
 
 import numpy as np
@@ -10,9 +12,10 @@ from sanderling.core.errors import DataError, UnavailableError
 from sanderling.core.progress import Recorder, Silent
 from sanderling.run.vision import captures
 from sanderling.run.vision.captures import LiveSource, VideoSource
+from sanderling.run.vision.sources import open_source
 from tests.videos import number_of, numbered, write_video
 
-pytest.importorskip("cv2")
+cv2 = pytest.importorskip("cv2")
 
 
 @pytest.fixture
@@ -32,8 +35,8 @@ class FakeCapture:
     def read(self):
         return (True, self._frames.pop(0)) if self._frames else (False, None)
 
-    def get(self, which):  # noqa: ARG002
-        return 20.0
+    def get(self, which):
+        return 20.0 if which == cv2.CAP_PROP_FPS else 0.0
 
     def release(self):
         self._frames = []
@@ -124,6 +127,19 @@ def test_camera_that_stays_away_is_given_up(told, quick):  # noqa: ARG001
     )
     with source, pytest.raises(UnavailableError, match=r"camera:0 disappeared and did not come back within 0\.02 s"):
         list(source)
+
+
+def test_video_behind_a_url_ends(tmp_path, told):
+    write_video(tmp_path / "a.mp4", numbered(8))
+    handler = partial(SimpleHTTPRequestHandler, directory=tmp_path)
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        with open_source(f"http://127.0.0.1:{server.server_port}/a.mp4", progress=told) as source:
+            found = list(source)
+            assert (source.live, source.count) == (False, 8)
+        server.shutdown()
+    assert [number_of(frame.pixels) for frame in found] == list(range(8))
+    assert told.events == []
 
 
 def test_closing_ends_a_search_at_once(told):

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from sanderling.core.errors import OptionError
 from sanderling.core.tensor import TensorSpec
@@ -87,6 +89,28 @@ def test_agnostic_rules_drop_boxes_of_another_class(form):
     reader = reader_for(outputs)
     assert [len(found) for found in reader.read(outputs, DetectionRules(most_overlap=0.3))] == [2]
     assert [found.classes.tolist() for found in reader.read(outputs, rules)] == [[1]]
+
+
+@settings(max_examples=25, deadline=None)
+@given(form=st.sampled_from(sorted(FORMS)), seed=st.integers(0, 1 << 20), wild=st.sampled_from([0.0, 0.02, 0.5]))
+def test_whatever_the_outputs_hold_detections_keep_the_rules(form, seed, wild):
+    generator = np.random.default_rng(seed)
+    outputs = FORMS[form]()
+    reader = reader_for(outputs)
+    for name, array in outputs.items():
+        if array.dtype.kind != "f":
+            continue
+        outputs[name] = generator.normal(0, 3, array.shape).astype(np.float32)
+        odd = generator.random(array.shape) < wild
+        outputs[name][odd] = generator.choice([np.nan, np.inf, -np.inf, 3e38, 0], odd.sum())
+    rules = DetectionRules(least_score=0.1, most_overlap=0.5, most=20)
+    with np.errstate(all="ignore"):
+        for found in reader.read(outputs, rules):
+            assert len(found) <= rules.most
+            assert len(found.boxes) == len(found.scores) == len(found.classes)
+            assert (found.scores >= rules.least_score).all()
+            assert (np.diff(found.scores) <= 0).all()
+            assert ((found.classes >= 0) & (found.classes < 2_048)).all()
 
 
 def noisy(shape, seed=0):

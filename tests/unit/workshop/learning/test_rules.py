@@ -29,13 +29,16 @@ def gradients_of(kind, arrays, constants=(), outputs=1, **attributes):
     infer_shapes(draft, specs, made)
     generator = np.random.default_rng(1)
     weights = [generator.standard_normal(draft.shapes[name]).astype(np.float32) for name in made]
-    parts = [draft.op("ReduceSum", draft.op("Mul", y, draft.constant(r)), keepdims=0) for y, r in zip(made, weights)]
+    parts = [
+        draft.op("ReduceSum", draft.op("Mul", y, draft.constant(r)), keepdims=0)
+        for y, r in zip(made, weights, strict=True)
+    ]
     loss = draft.op("Sum", *parts)
     infer_shapes(draft, specs, [loss])
     found = write_backward(draft, loss, [spec.name for spec in specs])
     answers = [(found[s.name], s.model_copy(update={"name": f"g.{s.name}"})) for s in specs]
     session = onnxruntime.InferenceSession(extract(draft, "rule", specs, answers).SerializeToString())
-    got = session.run(None, {spec.name: array for spec, array in zip(specs, arrays)})
+    got = session.run(None, {spec.name: array for spec, array in zip(specs, arrays, strict=True)})
     return got, weights
 
 
@@ -45,7 +48,7 @@ def check(kind, function, arrays, constants=(), outputs=1, **attributes):
     leaves = [torch.from_numpy(a).requires_grad_() for a in arrays]
     results = function(*leaves)
     results = results if isinstance(results, (tuple, list)) else [results]
-    sum((y * torch.from_numpy(r)).sum() for y, r in zip(results, weights)).backward()
+    sum((y * torch.from_numpy(r)).sum() for y, r in zip(results, weights, strict=True)).backward()
     for ours, leaf in zip(got, leaves, strict=True):
         reference = leaf.grad.numpy()
         assert ours.shape == reference.shape
@@ -193,7 +196,7 @@ def test_input_of_a_transposed_convolution_is_autograd():
 
 
 def test_weight_of_a_transposed_convolution_is_refused_by_name():
-    with pytest.raises(ModelError, match="ConvTranspose.*not trained"):
+    with pytest.raises(ModelError, match=r"ConvTranspose.*not trained"):
         gradients_of("ConvTranspose", [normal(2, 3, 5, 5), normal(3, 4, 3, 3)])
 
 
@@ -296,7 +299,7 @@ def test_nearest_enlargement_is_autograd():
 
 
 def test_other_enlargement_is_refused_by_name():
-    with pytest.raises(ModelError, match="Resize.*mode linear"):
+    with pytest.raises(ModelError, match=r"Resize.*mode linear"):
         gradients_of("Resize", [normal(1, 2, 4, 4)], [None, np.asarray([1, 1, 2, 2], np.float32)], mode="linear")
 
 

@@ -237,11 +237,10 @@ def _silent(llama: Any) -> Any:  # noqa: ANN401 - untyped
     """A callback that prints nothing; kept for good, as native code holds it."""
     if not _KEPT:
 
-        @llama.llama_log_callback
-        def ignore(level: int, text: bytes, data: Any) -> None:  # noqa: ANN401, ARG001
+        def ignore(level: int, text: bytes, data: Any) -> None:  # noqa: ANN401
             """Nothing."""
 
-        _KEPT.append(ignore)
+        _KEPT.append(llama.llama_log_callback(ignore))
     return _KEPT[0]
 
 

@@ -212,7 +212,9 @@ class OnnxRuntimeModel:
                 self._graph.run(session, cache, np.asarray([piece], np.int64), [known + start], np.zeros(1, np.int64))
             piece = ids[last:]
             kept = np.arange(len(piece) - scored, len(piece))
-            return self._graph.run(session, cache, np.asarray([piece], np.int64), [known + last], kept)[0]
+            rows = self._graph.run(session, cache, np.asarray([piece], np.int64), [known + last], kept)
+        scores: Array = rows[0]
+        return scores
 
     def free(self, generation: OnnxRuntimeGeneration) -> None:
         """Give a sequence's slot back."""

@@ -44,7 +44,10 @@ def roles(outputs: tuple[TensorSpec, ...], spec: DetectionSpec) -> Roles | None:
         return None
     if not isinstance(scores.shape[1], int) or any(each.shape[1] != 2 for each in maps[1:]):
         return None
-    return {"scores": scores, "boxes": boxes} | ({"offsets": offsets} if offsets is not None else {})
+    found: Roles = {"scores": scores, "boxes": boxes}
+    if offsets is not None:
+        found["offsets"] = offsets
+    return found
 
 
 def _by_shape(outputs: tuple[TensorSpec, ...]) -> dict[str, TensorSpec | None]:

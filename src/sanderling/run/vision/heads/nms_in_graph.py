@@ -21,6 +21,7 @@ from sanderling.run.vision.heads.base import Arrays, Head, Roles, Size, edges, f
 
 _ROW, _CAFFE_ROW = 6, 7
 _MOST_ROWS = 1_000
+_MOST_CLASSES = 2_048  # that half precision counts exactly
 _CLASS_NAMES, _SCORE_NAMES, _COUNT_NAMES = ("class", "label"), ("score", "conf"), ("num", "count")
 
 
@@ -76,7 +77,7 @@ def candidates(arrays: Arrays, spec: DetectionSpec, size: Size, rules: Detection
     """The rows that score enough."""
     for boxes, scores, numbers in _pictures(arrays):
         with np.errstate(invalid="ignore"):
-            enough = (scores >= rules.least_score) & (numbers >= 0)
+            enough = (scores >= rules.least_score) & (numbers >= 0) & (numbers < _MOST_CLASSES)
         yield Detections(
             edges(boxes[enough], spec, size), scores[enough].astype(np.float64), numbers[enough].astype(np.int64)
         )

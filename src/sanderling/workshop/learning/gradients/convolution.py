@@ -57,14 +57,15 @@ def conv(step: Step) -> None:
     if 0 in step.wanted:
         step.give(0, _input_gradient(step, moved, size, out))
     if 1 in step.wanted:
-        each = weight_gradients(step, moved, out)  # (N, O, I / group, *kernel)
-        step.give(1, step.summed(each, [0], keep=False))
+        step.give(1, weight_gradients(step, moved, out, each=False))
     if 2 in step.wanted:
         step.give(2, step.summed(step.g, [0, *spatial], keep=False))
 
 
 def _input_gradient(step: Step, moved: Window, size: list[int], out: list[int]) -> str:
-    rank = moved.rank
+    rank, weight = moved.rank, step.shape(1)
+    if moved.strides == [1] * rank and moved.group == weight[0] and weight[1] == 1:
+        return _turned_round(step, moved)
     extra = []
     for axis in range(rank):
         reach = moved.dilations[axis] * (moved.kernel[axis] - 1) + 1
@@ -82,8 +83,25 @@ def _input_gradient(step: Step, moved: Window, size: list[int], out: list[int]) 
     )
 
 
-def weight_gradients(step: Step, moved: Window, out: list[int]) -> str:
-    """Each sample's gradient of the weight, (N, O, I / group, *kernel).
+def _turned_round(step: Step, moved: Window) -> str:
+    """A depthwise kernel turned round in a plain convolution, which engines are better at than at a transposed one."""
+    rank = moved.rank
+    reach = [dilation * (size - 1) for dilation, size in zip(moved.dilations, moved.kernel, strict=True)]
+    known = step.draft.known(step.x(1))
+    if known is not None:
+        kernel = step.draft.constant(known[(slice(None), slice(None), *[slice(None, None, -1)] * rank)])
+    else:
+        whole, axes = step.draft.integers, range(2, 2 + rank)
+        last, first, back = [-1] * rank, [-(1 << 40)] * rank, [-1] * rank
+        kernel = step.op("Slice", step.x(1), whole(last), whole(first), whole(axes), whole(back))
+    pads = [length - pad for length, pad in zip(reach * 2, moved.pads, strict=True)]
+    if min(pads) < 0:
+        raise step.refuse("its padding is wider than its kernel")
+    return step.op("Conv", step.g, kernel, pads=pads, dilations=moved.dilations, group=moved.group)
+
+
+def weight_gradients(step: Step, moved: Window, out: list[int], *, each: bool = True) -> str:
+    """The gradient of the weight, (O, I / group, *kernel), or each sample's own, (N, O, I / group, *kernel).
 
     A tap of the kernel sees the input shifted and thinned out; its gradient is the product of that with the output's.
     """
@@ -95,7 +113,8 @@ def weight_gradients(step: Step, moved: Window, out: list[int]) -> str:
     depthwise = inner == 1 and channels == moved.group
     if depthwise:
         spatial = list(range(2, 2 + moved.rank))
-        taps = [step.summed(step.mul(step.g, tap), spatial, keep=False) for tap in _taps(step, moved, out)]  # (N, C)
+        axes = spatial if each else [0, *spatial]
+        taps = [step.summed(step.mul(step.g, tap), axes, keep=False) for tap in _taps(step, moved, out)]  # ([N,] C)
     else:
         parts = [moved.group] if moved.group > 1 else []
         g = step.op("Reshape", step.g, draft.integers([-1, *parts, channels // moved.group, places]))
@@ -103,8 +122,9 @@ def weight_gradients(step: Step, moved: Window, out: list[int]) -> str:
         taps = []
         for tap in _taps(step, moved, out):
             x = step.op("Reshape", tap, draft.integers([-1, *parts, inner, places]))
-            taps.append(step.op("MatMul", g, step.op("Transpose", x, perm=order)))  # (N, [group,] O / group, I / group)
-    target = draft.integers([-1, *fixed(step, weight, range(len(weight)))])
+            tap = step.op("MatMul", g, step.op("Transpose", x, perm=order))  # (N, [group,] O / group, I / group)
+            taps.append(tap if each else step.summed(tap, [0], keep=False))
+    target = draft.integers([*([-1] if each else []), *fixed(step, weight, range(len(weight)))])
     if len(taps) == 1:
         return step.op("Reshape", taps[0], target)
     last = draft.integers([-1])

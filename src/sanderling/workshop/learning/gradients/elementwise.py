@@ -129,9 +129,8 @@ def extreme(step: Step) -> None:
 @gradient("Where")
 def where(step: Step) -> None:
     """dx to the side that was taken."""
-    zero = step.draft.number(0.0)
     for place in step.wanted:
-        g = step.op("Where", step.x(0), *((step.g, zero) if place == 1 else (zero, step.g)))
+        g = step.where(step.x(0) if place == 1 else step.op("Not", step.x(0)), step.g)
         step.give(place, reduced_to(step, g, step.out_shape, step.shape(place)))
 
 

@@ -283,8 +283,8 @@ def _exact_rgb(standard: VideoStandard, yuv: npt.NDArray[np.float64], *, gray: b
     rows = np.array(standard.rows)
     if gray:
         factor, low = rows[0, 0], 16 if standard.narrow else 0
-        return (yuv[..., :1] - low) * factor
-    return yuv @ rows[:, :3].T + rows[:, 3]
+        return np.asarray((yuv[..., :1] - low) * factor, np.float64)
+    return np.asarray(yuv @ rows[:, :3].T + rows[:, 3], np.float64)
 
 
 def _palette(aipp: Aipp) -> Pixels:
