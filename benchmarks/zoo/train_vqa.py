@@ -4,7 +4,7 @@ Run from the repository root::
 
     python -m benchmarks.zoo.train_vqa [--epochs N] [--seed 0] [--resume]
 
-Colours are learned first, shapes late and all at once: some 12 passes in one go, or a second go with ``--resume``.
+Colours are learned first, shapes late and all at once: the loss stays above 0.25 until about the twelfth pass.
 """
 
 import argparse
@@ -25,8 +25,8 @@ from benchmarks.zoo.easy_vqa_data import Questions, normalize, read_questions
 from benchmarks.zoo.vqa import WEIGHTS, VqaNet, vqa_net
 
 RECORDS = WEIGHTS.with_name("training.json")
-EPOCHS = 14  # three to four minutes on one thread
-PICTURES_A_BATCH = 16
+EPOCHS = 30  # six to eight minutes on one thread
+PICTURES_A_BATCH = 64
 MAX_LEARNING_RATE = 3e-3
 WEIGHT_DECAY = 0.02
 MAX_SHIFT_PX = 4
