@@ -86,3 +86,14 @@ def test_memory_is_told_by_setting_and_a_setting_that_failed_says_why():
 
     assert "| as shipped | 80 MB | 250 MB | 150 MB | 60 MB | 1024 | 32 | 32 | 32 |" in page
     assert "| odd | unknown option |" in page
+
+
+def test_a_step_is_told_by_kind_of_node_and_small_kinds_only_in_the_sum():
+    kinds = {"lm_head": 2.0, "down_proj": 1.5, "Cast": 0.01}
+    steps = {"command": "c", "steps": 30, "variants": {"int8": {"16": kinds, "512": kinds}}}
+
+    page = render(results(), steps=steps)
+
+    assert "| lm_head | 2.00 | 2.00 |" in page
+    assert "Cast" not in page
+    assert "| all | 3.51 | 3.51 |" in page
