@@ -31,7 +31,7 @@ layers: install
 	$(BIN)/lint-imports
 
 unit: install
-	$(BIN)/python -m pytest -m 'not drill'
+	$(BIN)/python -m pytest -m "not drill" --numprocesses 2 --dist loadgroup
 
 drill: install
 	$(BIN)/python -m pytest -m drill --timeout 3600
@@ -50,6 +50,9 @@ bench: install
 	$(BIN)/python -m benchmarks.serve.soak --json benchmarks/serve/soak.json
 	$(BIN)/python -m benchmarks.serve.peers --environments $(VENV)/peers
 	$(BIN)/python -m benchmarks.serve.table
+	$(BIN)/python -m benchmarks.vision.preprocess
+	$(BIN)/python -m benchmarks.vision.stream
+	$(BIN)/python -m benchmarks.vision.table
 
 # Messages of gRPC, in a pool of their own: a client of the same protocol in the same process has the same names.
 proto: install

@@ -18,7 +18,7 @@ def alphabet_package(path: Path, *, name: str = "alphabet") -> Package:
     """The package; tests put an ``AlphabetModel`` where its engine would be loaded."""
     (path / GRAPH).parent.mkdir(parents=True)
     (path / GRAPH).write_bytes(b"abc")
-    variant = Variant(id="fp32", precision=Precision.FP32, file=GRAPH, size_bytes=3, engines=("genai",))
+    variant = Variant(id="fp32", precision=Precision.FP32, file=GRAPH, size_bytes=3, engines=("onnxruntime", "genai"))
     model = AlphabetModel()
     prompts = prompt_ids(model)
     outputs = {f"fp32/{key}": array for key, array in golden_outputs(model, prompts).items()}

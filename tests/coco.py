@@ -9,7 +9,8 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from sanderling.measure.detection import Detections, Objects
+from sanderling.measure.detection import Objects
+from sanderling.run.vision.detections import Detections
 
 
 def coco_percent(found: Sequence[Detections], objects: Objects) -> tuple[float, float]:

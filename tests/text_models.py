@@ -9,7 +9,7 @@ import numpy as np
 
 from sanderling.core.errors import OptionError
 from sanderling.model.text import TextSpec
-from sanderling.run.text.base import GREEDY, Message, Sampling
+from sanderling.run.text.base import GREEDY, Generation, Message, Sampling
 
 END = 256
 SPEC = TextSpec(architecture="alphabet", context_length=512, vocabulary=257, eos_ids=(END,))
@@ -21,15 +21,30 @@ class AlphabetModel:
     Args:
         spec: another context length, perhaps.
         before: called before every call of the engine with the tokens that it reads.
+        most_together: sequences of one call.
+        most_scored: tokens of one call whose scores are told.
+        noise: added to every score but the likeliest token's in a call of several tokens, which are not independent.
 
     Attributes:
+        together: of how many sequences each shared call has read a token.
         read: how many tokens each call has read.
         open: generations that were not closed.
         is_closed: whether the model was.
     """
 
-    def __init__(self, spec: TextSpec = SPEC, before: Callable[[Sequence[int]], None] = lambda _: None) -> None:
+    def __init__(
+        self,
+        spec: TextSpec = SPEC,
+        before: Callable[[Sequence[int]], None] = lambda _: None,
+        *,
+        most_together: int = 1,
+        most_scored: int = 1,
+        noise: float = 0.0,
+    ) -> None:
         self.spec = spec
+        self.most_together, self.most_scored, self.noise = most_together, most_scored, noise
+        self.rows_are_independent = noise == 0
+        self.together: list[int] = []
         self.token_bytes = 1
         self.before = before
         self.read: list[int] = []
@@ -62,6 +77,14 @@ class AlphabetModel:
             raise OptionError("the alphabet keeps no JSON schema")
         return AlphabetGeneration(self, capacity or self.spec.context_length)
 
+    def append_together(self, generations: Sequence[Generation], tokens: Sequence[int]) -> np.ndarray:
+        assert 1 <= len(generations) == len(tokens) <= self.most_together
+        assert len({id(generation) for generation in generations}) == len(generations)
+        self.together.append(len(generations))
+        for generation, token in zip(generations, tokens, strict=True):
+            generation.append([token])
+        return np.stack([generation.logits() for generation in generations])
+
     def score(self, ids: Sequence[int]) -> np.ndarray:
         return np.zeros(len(ids) - 1)
 
@@ -89,10 +112,18 @@ class AlphabetGeneration:
         self.ids += ids
         self._model.read.append(len(ids))
 
+    def append_scored(self, ids: Sequence[int]) -> np.ndarray:
+        assert len(ids) <= self._model.most_scored
+        self.append(ids)
+        rows = np.stack([self._scores(token) for token in ids])
+        return rows + self._model.noise * (rows < rows.max()) if len(ids) > 1 else rows
+
     def logits(self) -> np.ndarray:
         assert self in self._model.open
+        return self._scores(self.ids[-1])
+
+    def _scores(self, last: int) -> np.ndarray:
         scores = np.zeros(self._model.spec.vocabulary, np.float32)
-        last = self.ids[-1]
         following = END if last == ord("z") else 0xC3 if last == 0xA9 else 0xA9 if last == 0xC3 else min(last + 1, END)
         scores[following] = 10.0
         return scores

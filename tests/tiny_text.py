@@ -38,7 +38,7 @@ def tiny_text_package(folder: Path, *, name: str = "chat") -> Path:
                 precision=Precision.FP32,
                 file="variants/fp32/model.onnx",
                 size_bytes=sum(entry.size_bytes for entry in files.values()),
-                engines=("genai",),
+                engines=("onnxruntime", "genai"),
             ),
         ),
         chosen="fp32",

@@ -44,7 +44,7 @@ def _write_tokens(path: Path, modules: tuple[str, ...], count: int) -> None:
     tokenizer = Tokenizer.from_file(str(minilm_file("tokenizer.json")))
     tokenizer.enable_truncation(TOKENS)
     tokenizer.enable_padding(length=TOKENS)
-    texts = sorted({text for module in modules for text in _docstrings(module)})
+    texts = sorted({text for module in modules for text in docstrings(module)})
     chosen = np.random.default_rng(0).choice(len(texts), count, replace=False)
     encoded = tokenizer.encode_batch([texts[index] for index in sorted(chosen)])
     np.savez(
@@ -55,7 +55,7 @@ def _write_tokens(path: Path, modules: tuple[str, ...], count: int) -> None:
     )
 
 
-def _docstrings(module: str) -> Iterator[str]:
+def docstrings(module: str) -> Iterator[str]:
     """Docstrings of a module or package of the standard library, read without importing it."""
     library = Path(sysconfig.get_paths()["stdlib"])
     place = library / module

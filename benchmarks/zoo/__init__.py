@@ -10,8 +10,17 @@ fashion               two networks for 1x28x28 Fashion-MNIST: plain and depthwis
 fashion_data          reads Debian's dataset-fashion-mnist; label names, normalisation
 fashion_scenes        composes Fashion-MNIST items to pictures with known boxes
 scene_detector        a small anchor-free detector for these scenes
+scene_heads           the same with the outputs of other families
+scene_video           a video of such scenes in motion, with known boxes
+easy_vqa_data         reads PyPI's easy-vqa; the words of its questions, normalisation
+vqa                   a small network in three branches that answers its questions
+composed_search       MobileNetV2 and MiniLM composed to a picture search
+dialect               twelve spoken commands from a waveform, the mel spectrogram inside the network
+dialect_data          synthesises them in several accents and voices by Debian's espeak-ng
 train_fashion         trains both Fashion-MNIST networks: ``python -m benchmarks.zoo.train_fashion``
 train_scene_detector  trains the detector: ``python -m benchmarks.zoo.train_scene_detector``
+train_vqa             trains that network: ``python -m benchmarks.zoo.train_vqa``
+train_dialect         trains the network on American English: ``python -m benchmarks.zoo.train_dialect``
 weights/              what these wrote: one safetensors file a network (the detector's in float16), training.json
 
 Every factory takes no required argument and returns a module in eval mode, so that

@@ -21,8 +21,11 @@ from torch.nn import functional
 
 from benchmarks.zoo.fashion_scenes import SIZE_PX, SceneComposer, Scenes
 from benchmarks.zoo.scene_detector import DISTANCE_BINS, NUM_CLASSES, SceneDetector, build, distances_to_pixels
+from sanderling.core.tensor import TensorSpec
 from sanderling.measure.average_precision import Matches, match, mean_average_precision
-from sanderling.measure.detection import Objects, read_detections
+from sanderling.measure.detection import Objects
+from sanderling.run.vision.detections import EVALUATION_RULES
+from sanderling.run.vision.reading import find_reader
 
 EPOCHS = 8  # twelve minutes on one thread of a busy machine
 TRAINING_SCENES = 6_000
@@ -242,10 +245,14 @@ def measure_map(model: nn.Module, scenes: Scenes) -> tuple[float, float]:
         scenes: with their boxes.
     """
     matched = []
+    picture = TensorSpec(name="images", dtype="float32", shape=("N", 3, SIZE_PX, SIZE_PX))
+    output = TensorSpec(name="found", dtype="float32", shape=("N", 4 + NUM_CLASSES, "anchors"))
+    reader = find_reader((picture,), (output,))
+    assert reader is not None
     with torch.no_grad():
         for start in range(0, len(scenes.images), BATCH_SIZE):
             rows = slice(start, start + BATCH_SIZE)
-            found = read_detections(model(to_inputs(scenes.images[rows])).numpy())
+            found = reader.read({"found": model(to_inputs(scenes.images[rows])).numpy()}, EVALUATION_RULES)
             matched.append(match(found, Objects(scenes.boxes[rows].astype(np.float64), scenes.classes[rows])))
     matches = Matches.joined(matched)
     return mean_average_precision(matches, thresholds=slice(0, 1)), mean_average_precision(matches)

@@ -9,6 +9,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from sanderling import learn
     from sanderling.api import (
         Policy,
         Pool,
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
         bench_on,
         bench_text,
         build,
+        build_multimodal,
         build_text,
         check,
         doctor,
@@ -23,6 +25,9 @@ if TYPE_CHECKING:
         finetune_quantized,
         inspect,
         leaks,
+        learn_apply,
+        learn_prepare,
+        learn_run,
         load,
         read_policy,
         tune,
@@ -43,6 +48,7 @@ __all__ = [
     "bench_on",
     "bench_text",
     "build",
+    "build_multimodal",
     "build_text",
     "check",
     "doctor",
@@ -50,12 +56,17 @@ __all__ = [
     "finetune_quantized",
     "inspect",
     "leaks",
+    "learn",
+    "learn_apply",
+    "learn_prepare",
+    "learn_run",
     "load",
     "read_policy",
     "tune",
     "verify",
 ]
 
+_ROOMS = ("learn",)
 _HOME = {"SanderlingError": "sanderling.core.errors"}
 
 
@@ -64,4 +75,6 @@ def __getattr__(name: str) -> Any:  # noqa: ANN401 - a module attribute of any t
         raise AttributeError(f"module 'sanderling' has no attribute '{name}': available are {', '.join(__all__)}")
     import importlib
 
+    if name in _ROOMS:
+        return importlib.import_module(f"sanderling.{name}")
     return getattr(importlib.import_module(_HOME.get(name, "sanderling.api")), name)

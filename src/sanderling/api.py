@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
+from sanderling.core.errors import OptionError
 from sanderling.core.precision import parse_precisions
 from sanderling.core.progress import Progress, Silent
+from sanderling.learn.running import learn_run
 from sanderling.measure.bench import bench
 from sanderling.measure.doctor import doctor, leaks
 from sanderling.measure.inspection import inspect
@@ -15,6 +17,7 @@ from sanderling.measure.text import bench_text
 from sanderling.measure.tune import TuneResult
 from sanderling.measure.tune import tune as measure_candidates
 from sanderling.measure.verify import verify
+from sanderling.model.learning import Backbone, OptimizerKind
 from sanderling.model.plan import Objective
 from sanderling.run.policy.document import Policy, read_policy
 from sanderling.run.pool import Pool
@@ -22,6 +25,8 @@ from sanderling.run.session import load
 
 if TYPE_CHECKING:
     from sanderling.measure.remote.results import DeviceBench
+    from sanderling.workshop.learning.apply import Applied
+    from sanderling.workshop.multimodal.pipeline import MultimodalBuildResult
     from sanderling.workshop.pipeline import BuildResult
     from sanderling.workshop.targets.checking import CheckResult
     from sanderling.workshop.targets.exporting import ExportResult
@@ -34,6 +39,7 @@ __all__ = [
     "bench_on",
     "bench_text",
     "build",
+    "build_multimodal",
     "build_text",
     "check",
     "doctor",
@@ -41,6 +47,9 @@ __all__ = [
     "finetune_quantized",
     "inspect",
     "leaks",
+    "learn_apply",
+    "learn_prepare",
+    "learn_run",
     "load",
     "read_policy",
     "tune",
@@ -115,6 +124,7 @@ def build(
     layers_float: int | None = None,
     preprocess: str | None = None,
     labels: str | None = None,
+    detection: str | None = None,
     trust_pickle: bool = False,
     task: str | None = None,
     tokenizer: str | Path | None = None,
@@ -146,6 +156,8 @@ def build(
         layers_float: number of blocks in float of that point.
         preprocess: ``imagenet``, ``unit``, JSON or a file of it.
         labels: a file with one class a line, or ``imagenet``.
+        detection: a family of detectors, such as ``yolox``, JSON of how the outputs are read, or a file of it; needed
+            where the outputs' shapes do not show it.
         trust_pickle: allow a pickled module, which runs code from its file.
         task: ``embeddings`` for a model of sentences, whose package holds its tokenizer.
         tokenizer: ``tokenizer.json`` of that model.
@@ -180,6 +192,7 @@ def build(
         layers_float=layers_float,
         preprocess=preprocess,
         labels=labels,
+        detection=detection,
         trust_pickle=trust_pickle,
         task=task,
         tokenizer=Path(tokenizer) if tokenizer else None,
@@ -230,6 +243,65 @@ def build_text(
         calibration=Path(calibration) if calibration else None,
         evaluation=Path(evaluation) if evaluation else None,
         threads=threads,
+    )
+    return run_build(options, progress)
+
+
+def build_multimodal(
+    source: str | Path,
+    output: str | Path,
+    *,
+    task: str,
+    weights: str | Path | None = None,
+    factory_arguments: Mapping[str, Any] | None = None,
+    precision: str | None = None,
+    budget: str | None = None,
+    calibration: str | Path | None = None,
+    evaluation: str | Path | None = None,
+    threads: int = 0,
+    repeats: int = 100,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> MultimodalBuildResult:
+    """Build a package of several branches: ``sanderling build --task visual-question-answering`` and the like.
+
+    Args:
+        source: ``package.module:factory`` that returns a ``sanderling.workshop.multimodal.BranchedModel``, or for
+            matching a Hugging Face folder of a CLIP or SigLIP.
+        output: ``NAME.sdl`` (a folder) or ``NAME.sdl.zip``.
+        task: ``visual-question-answering`` or ``image-text-matching``.
+        weights: checkpoint of a factory's branches; its keys begin with their names.
+        factory_arguments: keyword arguments of the factory.
+        precision: ``fp32`` or ``fp32,int8``; both by default.
+        budget: of the whole: ``top1=1`` or ``agreement=2``.
+        calibration: CSV with the columns picture, question (or text) and answer; INT8 needs it.
+        evaluation: another one; a quarter of the calibration pictures is held out without it.
+        threads: of each measured call; 0 means all usable cores.
+        repeats: timed calls of each variant.
+        seed: of everything random.
+        progress: told about stages, steps and events.
+
+    Raises:
+        InputError: source, options or data cannot be used; nothing is written.
+        UnavailableError: an extra is missing.
+    """
+    from sanderling.workshop.multimodal.options import MultimodalBuildOptions
+    from sanderling.workshop.multimodal.pipeline import build_multimodal as run_build
+    from sanderling.workshop.options import parse_budget
+
+    options = MultimodalBuildOptions(
+        source=str(source),
+        output=Path(output),
+        task=task,
+        weights=Path(weights) if weights else None,
+        factory_arguments=dict(factory_arguments or {}),
+        calibration=Path(calibration) if calibration else None,
+        evaluation=Path(evaluation) if evaluation else None,
+        budget=parse_budget(budget) if budget else None,
+        precisions=parse_precisions(precision or "fp32,int8"),
+        threads=threads,
+        repeats=repeats,
+        seed=seed,
     )
     return run_build(options, progress)
 
@@ -312,6 +384,131 @@ def finetune_quantized(
     return finetune(options, training, progress)
 
 
+def learn_prepare(
+    source: str,
+    output: str | Path,
+    *,
+    inputs: Sequence[str],
+    loss: str,
+    trainable: str = "head",
+    weights: str | Path | None = None,
+    factory_arguments: Mapping[str, Any] | None = None,
+    optimizers: Sequence[str] = ("sgd", "adamw"),
+    backbone: str = "fp32",
+    batch: int | None = None,
+    private: bool = True,
+    calibration: str | Path | None = None,
+    preprocess: str | None = None,
+    labels: str | None = None,
+    trust_pickle: bool = False,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> BuildResult:
+    """Trace a model's forward and backward pass once, and write a task that a device trains.
+
+    Args:
+        source: ``package.module:factory``, or a pickled module.
+        output: ``NAME.sdl`` (a folder) or ``NAME.sdl.zip``.
+        inputs: ``NAME=1,3,224,224`` for each argument of ``forward()``.
+        loss: ``cross_entropy``, ``mse``, ``bce``, ``cosine`` or ``contrastive``, with options as
+            ``cross_entropy:smoothing=0.1``.
+        trainable: ``head``, ``lora:r=8``, ``full``, or a regular expression that finds parameters.
+        weights: checkpoint of the model.
+        factory_arguments: keyword arguments of the factory.
+        optimizers: kinds to make graphs for.
+        backbone: ``fp32``, ``fp16`` or ``int8``: in what frozen weights are stored.
+        batch: samples of a training batch; any number without it.
+        private: make the gradient step of differential privacy as well, where that is possible.
+        calibration: data that golden vectors are taken from.
+        preprocess: ``imagenet``, ``unit``, JSON or a file of it.
+        labels: a file with one class a line, or ``imagenet``.
+        trust_pickle: allow a pickled module, which runs code from its file.
+        seed: of everything random.
+        progress: told about stages, steps and events.
+
+    Raises:
+        InputError: source or options cannot be used, or an operator has no backward; nothing is written.
+        NotMetError: the graphs' gradients are not PyTorch's; nothing is written.
+        UnavailableError: an extra is missing.
+    """
+    from sanderling.workshop.learning.options import LearningOptions, parse_loss
+    from sanderling.workshop.learning.prepare import prepare
+    from sanderling.workshop.options import BuildOptions, parse_input
+
+    options = BuildOptions(
+        source=source,
+        output=Path(output),
+        weights=Path(weights) if weights else None,
+        factory_arguments=dict(factory_arguments or {}),
+        inputs=tuple(parse_input(text) for text in inputs),
+        calibration=Path(calibration) if calibration else None,
+        preprocess=preprocess,
+        labels=labels,
+        trust_pickle=trust_pickle,
+        seed=seed,
+    )
+    learning = LearningOptions(
+        loss=parse_loss(loss),
+        trainable=trainable,
+        optimizers=_known("optimizer", optimizers, OptimizerKind),
+        backbone=_known("backbone", [backbone], Backbone)[0],
+        private=private,
+        batch=batch,
+    )
+    return prepare(options, learning, progress)
+
+
+def learn_apply(
+    path: str | Path,
+    checkpoint: str | Path,
+    output: str | Path,
+    *,
+    calibration: str | Path | None = None,
+    evaluation: str | Path | None = None,
+    budget: str | None = None,
+    precision: str | None = None,
+    threads: int = 0,
+    repeats: int = 100,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> Applied:
+    """Put what a device learned into the task's model, and build a package of it: ``sanderling learn apply``.
+
+    Args:
+        path: the task, a folder or a zip.
+        checkpoint: that ``learn_run`` wrote.
+        output: ``NAME.sdl`` (a folder) or ``NAME.sdl.zip``.
+        calibration: folder of pictures, CSV or ``.npz``.
+        evaluation: folder, CSV or ``.npz``, with labels if there are any.
+        budget: ``top1=0.8``, ``agreement=2`` or ``cosine=0.001``.
+        precision: a part of ``fp32,fp16,int8``; all that the data allows by default.
+        threads: of each measured call; 0 means all usable cores.
+        repeats: timed calls of each variant.
+        seed: of everything random.
+        progress: told about stages, steps and events.
+
+    Raises:
+        PackageError: the package is broken, or is no task.
+        WeightsError: the checkpoint is unreadable, or of another task.
+        InputError: options or data cannot be used; nothing is written.
+    """
+    from sanderling.workshop.learning.apply import apply
+    from sanderling.workshop.options import BuildOptions, parse_budget
+
+    options = BuildOptions(
+        source=str(path),
+        output=Path(output),
+        calibration=Path(calibration) if calibration else None,
+        evaluation=Path(evaluation) if evaluation else None,
+        budget=parse_budget(budget) if budget else None,
+        precisions=parse_precisions(precision) if precision else None,
+        threads=threads,
+        repeats=repeats,
+        seed=seed,
+    )
+    return apply(options, Path(checkpoint), progress)
+
+
 def tune(
     path: str | Path,
     *,
@@ -335,10 +532,12 @@ def tune(
         OptionError: an unknown engine, or a time that is not positive.
         NotMetError: no candidate loads and computes what the package says.
     """
+    from sanderling.model.package import Package
     from sanderling.workshop.report.refresh import refresh_report
 
     result = measure_candidates(path, objective=objective, seconds=seconds, engines=engines, progress=progress)
-    refresh_report(path, progress or Silent())
+    if Package.open(path, check_files=False).manifest.text is None:  # a language model's report is of its build
+        refresh_report(path, progress or Silent())
     return result
 
 
@@ -404,3 +603,15 @@ def export(
     return run_export(
         path, output, target_name=target, device=device, variant=variant, options=options, progress=progress
     )
+
+
+def _known(what: str, given: Sequence[str], kinds: Any) -> tuple[Any, ...]:  # noqa: ANN401 - a Literal
+    """What was given, each one of a Literal's values.
+
+    Raises:
+        OptionError: one is none of them.
+    """
+    wrong = [each for each in given if each not in get_args(kinds)]
+    if wrong or not given:
+        raise OptionError(f"{what} '{wrong[0] if wrong else ''}' is unknown: expected {', '.join(get_args(kinds))}")
+    return tuple(given)

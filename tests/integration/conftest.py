@@ -42,6 +42,9 @@ STAGE_STARTS = (
     "copy to ",
     "verify on ",
     "measure on ",
+    "read data of ",
+    "export ",
+    "join ",
 )
 STAGES = {
     "read ONNX",
@@ -79,6 +82,12 @@ STAGES = {
     "compare with fp16",
     "compare with int8",
     "compare with none.onnx",
+    "load the branches",
+    "read pictures",
+    "choose a variant for each branch",
+    "compute features",
+    "write the way back",
+    "compare gradients with PyTorch",
 }
 
 

@@ -10,7 +10,10 @@ from benchmarks.zoo.fashion_scenes import MOST_OVERLAP, SIZE_PX, SceneComposer
 from sanderling.api import build, verify
 from sanderling.core.arrays import write_npz
 from sanderling.measure.average_precision import match, mean_average_precision
-from sanderling.measure.detection import Objects, pairwise_iou, read_detections
+from sanderling.measure.detection import Objects
+from sanderling.run.vision.detections import EVALUATION_RULES
+from sanderling.run.vision.reading import reader_of
+from sanderling.run.vision.suppression import pairwise_iou
 from tests.coco import coco_percent
 
 ROOT = Path(__file__).parents[2]
@@ -104,7 +107,9 @@ def test_map_is_what_onnxruntime_alone_gives(result, scenes, variant):
         str(result.path / f"model.{variant}.onnx"), providers=["CPUExecutionProvider"]
     )
     inputs = scenes.images.transpose(0, 3, 1, 2).astype(np.float32) / np.float32(255)
-    found = [read_detections(session.run(None, {"images": picture[None]})[0])[0] for picture in inputs]
+    reader, name = reader_of(result.manifest), result.manifest.outputs[0].name
+    outputs = ({name: session.run([name], {"images": picture[None]})[0]} for picture in inputs)
+    found = [reader.read(output, EVALUATION_RULES)[0] for output in outputs]
     objects = Objects(scenes.boxes.astype(np.float64), scenes.classes)
     expected = mean_average_precision(match(found, objects))
     assert expected == pytest.approx(coco_percent(found, objects)[1], abs=1e-6)

@@ -1,4 +1,4 @@
-"""The code blocks of the README and of the runtime's page are run, and they print what the page says."""
+"""The code blocks of the README and of two pages are run, and they print what the page says."""
 
 import os
 import re
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PAGES = ("README.md", "docs/runtime.md")
+PAGES = ("README.md", "docs/runtime.md", "docs/learning.md")
 TIMEOUT_S = 300
 _MARK = re.compile(r"^<!-- test(?P<output>: output)? -->$")
 _FENCE = re.compile(r"^```(?P<language>\w*)\s*$")

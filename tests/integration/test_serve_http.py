@@ -25,6 +25,7 @@ from tests.engines import ALWAYS, Script, scripted_session, wait_until
 from tests.grpc_server import serving as grpc_serving
 from tests.models import conv_classifier, random_arrays, run_directly, sum_and_difference
 from tests.serving import RawClient, ask, binary_body, get, infer, post, read_binary, running
+from tests.square_detector import square_detector_package, squares
 from tests.unit.run.guard.packages import package_of
 from tests.unit.serve.packages import classifier_package
 
@@ -554,6 +555,31 @@ def test_a_picture_is_classified_as_it_is(pictures, kind):
     assert probabilities == sorted(probabilities, reverse=True)
 
 
+@pytest.fixture(scope="module")
+def squares_port(tmp_path_factory):
+    """Of a server of a detector of squares."""
+    path = square_detector_package(tmp_path_factory.mktemp("squares")).path
+    with running(Settings((path,), http_port=0, grpc_port=None, metrics_port=None)) as server:
+        yield server.ends["http"].port
+
+
+def test_objects_on_a_picture_are_told_in_its_own_pixels(squares_port):
+    stream = io.BytesIO()
+    Image.fromarray(squares((40, 24, 0), (80, 8, 1), size=(128, 64), scale=2)).save(stream, "png")
+    answer = ask(squares_port, post("/v1/detect?score=0.9", stream.getvalue())).json
+    assert (answer["model"], answer["boxes_in"]) == ("squares", {"width": 128, "height": 64})
+    found = sorted((each["label"], each["box"]) for each in answer["objects"])
+    assert found == [("green", [80, 8, 104, 32]), ("red", [40, 24, 64, 48])]
+    assert {"index", "label", "score", "box"} == answer["objects"][0].keys()
+
+
+@pytest.mark.parametrize("query", ["score=2", "overlap=-1", "overlap=x"])
+def test_rules_out_of_their_range_are_refused(squares_port, query):
+    answer = ask(squares_port, post(f"/v1/detect?{query}", b"x"))
+    assert answer.status == 400
+    assert "expected a number from 0 to 1" in answer.json["error"]
+
+
 BAD_PICTURES = [
     (post("/v1/classify", b""), 400, "the body is empty"),
     (post("/v1/classify", b"nonsense"), 400, "the picture is not a readable picture"),
@@ -561,7 +587,7 @@ BAD_PICTURES = [
     (post("/v1/classify?model=nope", b"x"), 404, "available are photos"),
     (post("/v1/classify?top=0", b"x"), 400, "'top' is 0"),
     (post("/v1/detect", picture("png")), 400, "0 models that are a detector"),
-    (post("/v1/detect?model=photos", picture("png")), 400, "no detector whose output can be read"),
+    (post("/v1/detect?model=photos", picture("png")), 400, "'photos' is no detector: outputs are scores"),
 ]
 
 

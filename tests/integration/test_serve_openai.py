@@ -274,7 +274,7 @@ def test_metrics_and_readiness_count_a_language_model_as_any(client, served):
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/v2/models/chat/ready") as answer:
         assert answer.status == 200
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/v1/live/now") as answer:
-        assert json.loads(answer.read())["setup"]["models"][0]["lanes"] == ["genai/cpu/fp32"]
+        assert json.loads(answer.read())["setup"]["models"][0]["lanes"] == ["onnxruntime/cpu/fp32"]
 
 
 def drop(client, number):

@@ -143,7 +143,7 @@ def test_int8_blocks_computes_every_product_in_blocks(tiny):
     assert measured["overall"]["percent"] < 1
 
 
-@pytest.mark.parametrize("command", ["tune", "doctor", "bisect --engine onnxruntime", "bench --batch 2"])
+@pytest.mark.parametrize("command", ["doctor", "bisect --engine onnxruntime", "bench --batch 2"])
 def test_commands_for_other_models_refuse_a_language_model(sanderling, tiny, command):
     name, *options = command.split()
 
@@ -264,7 +264,7 @@ def test_a_tokenizer_that_does_not_match_the_vocabulary_is_refused(refused, work
     ("options", "says"),
     [
         (("--budget", "top1=1"), "give perplexity=5"),
-        (("--precision", "int2"), "available are fp32, fp16, int8, int8-blocks, int4"),
+        (("--precision", "int2"), "available are fp32, fp16, int8, int8-blocks, int4, gguf, openvino"),
         (("--labels", "imagenet"), "--labels cannot be used with --task text-generation"),
         (("--eval", "nowhere.txt"), "text nowhere.txt cannot be read"),
     ],

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sanderling.cli import exporting
+from sanderling.cli import detecting, exporting, vision
+from sanderling.cli.learning import learn
+from sanderling.cli.multimodal import ask, match
 from sanderling.cli.output import ANSWER_IS_NO, print_result, reporting_errors
 from sanderling.cli.policy import policy
 from sanderling.cli.replaying import replay
@@ -26,6 +28,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(policy)
+app.add_typer(learn)
 
 Package = Annotated[Path, typer.Argument(metavar="PKG", help="Package folder NAME.sdl, or a zip of one.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]
@@ -105,12 +108,18 @@ def build(
     ] = None,
     preprocess: Annotated[str | None, typer.Option(help="imagenet, unit, JSON, or a file of it.")] = None,
     labels: Annotated[str | None, typer.Option(help="File with one class a line, or imagenet.")] = None,
+    detection: Annotated[
+        str | None,
+        typer.Option(help="How a detector's outputs are read: yolox, another family, JSON, or a file of it."),
+    ] = None,
     trust_pickle: Annotated[
         bool, typer.Option("--trust-pickle", help="Load a pickled module: it runs its code.")
     ] = False,
     task: Annotated[
         str | None,
-        typer.Option(help="text-generation: a language model; embeddings: a model of sentences, with --tokenizer."),
+        typer.Option(
+            help="text-generation, embeddings (with --tokenizer), visual-question-answering or image-text-matching."
+        ),
     ] = None,
     tokenizer: Annotated[Path | None, typer.Option(help="tokenizer.json of a model of sentences.")] = None,
     threads: Threads = 0,
@@ -137,6 +146,7 @@ def build(
                 "--layers-float": layers_float,
                 "--preprocess": preprocess,
                 "--labels": labels,
+                "--detection": detection,
                 "--trust-pickle": trust_pickle,
                 "--float-embeddings": float_embeddings,
                 "--tokenizer": tokenizer,
@@ -158,8 +168,43 @@ def build(
         from sanderling.api import tune as run_tune
         from sanderling.cli.progress import RichProgress
         from sanderling.core.json_text import json_object
+        from sanderling.model.multimodal import TASKS
 
         _import_from_here()
+        if task in TASKS:
+            from sanderling.cli.multimodal import build_branches
+            from sanderling.cli.text_building import refuse_others
+
+            others = {
+                "--input": inputs,
+                "--reference": reference,
+                "--dynamic": dynamic,
+                "--mixed-from": mixed_from,
+                "--layers-float": layers_float,
+                "--preprocess": preprocess,
+                "--labels": labels,
+                "--trust-pickle": trust_pickle,
+                "--float-embeddings": float_embeddings,
+                "--tokenizer": tokenizer,
+                "--tune": tune_seconds,
+            }
+            refuse_others(others, f"--task {task}")
+            build_branches(
+                source,
+                output,
+                task=task,
+                weights=weights,
+                factory_arguments=json_object(factory_args, "--factory-args"),
+                precision=precision,
+                budget=budget,
+                calibration=calibration,
+                evaluation=evaluation,
+                threads=threads,
+                repeats=repeats,
+                seed=seed,
+                as_json=as_json,
+            )
+            return
         with RichProgress() as progress:
             result = run_build(
                 source,
@@ -180,6 +225,7 @@ def build(
                 layers_float=layers_float,
                 preprocess=preprocess,
                 labels=labels,
+                detection=detection,
                 trust_pickle=trust_pickle,
                 task=task,
                 tokenizer=tokenizer,
@@ -514,6 +560,10 @@ app.command()(replay)
 app.command()(serve)
 app.command()(generate)
 app.command()(chat)
+app.command()(ask)
+app.command()(match)
+app.command()(vision.classify)
+app.command()(detecting.detect)
 
 
 @app.command()
@@ -536,9 +586,10 @@ def demo(
 def _install(name: str, *, as_json: bool) -> None:
     from sanderling.cli.progress import RichProgress
     from sanderling.core.files import folder_size_bytes
+    from sanderling.learn.federated import ENVIRONMENT as FLOWER
     from sanderling.run.engines import environment_of
 
-    environment = environment_of(name)
+    environment = FLOWER if name == FLOWER.name else environment_of(name)
     with RichProgress() as progress:
         environment.install(progress)
     size_bytes = folder_size_bytes(environment.folder)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from sanderling.measure.inspection import Inspection
     from sanderling.measure.tune import TuneResult
     from sanderling.measure.verify import VerifyResult
+    from sanderling.model.learning import LearningSpec
     from sanderling.run.devices import EngineState
     from sanderling.run.emulation.table import LatencyTable
     from sanderling.run.engines.base import Installation
@@ -139,6 +141,8 @@ def inspection(console: Console, found: Inspection) -> None:
             f"{found.text.vocabulary:,}, {'with' if found.text.chat_template else 'without'} a chat template",
             soft_wrap=True,
         )
+    if found.learning is not None:
+        console.print(_trainable(found.learning), soft_wrap=True, markup=False)
     rows = [[node.name, node.op_type, f"{node.macs:,}", megabytes(node.weight_bytes)] for node in found.heaviest]
     if rows:
         console.print(table([("heaviest nodes", False), ("operator", False), ("MACs", True), ("weights", True)], rows))
@@ -146,6 +150,18 @@ def inspection(console: Console, found: Inspection) -> None:
         console.print(f"{finding.kind}: {finding.subject}: {finding.detail}", markup=False)
     if not found.findings:
         console.print("nothing looks wrong")
+
+
+def _trainable(spec: LearningSpec) -> str:
+    """What a task trains, in one line."""
+    count = sum(math.prod(parameter.shape) for parameter in spec.parameters)
+    adapters = f" of {len(spec.adapters)} adapters" if spec.adapters else ""
+    private = "with a private step" if spec.private.file is not None else "without a private step"
+    features = f", {100 * spec.features.macs_share:.0f} % of the forward pass cut off" if spec.features else ""
+    return (
+        f"task: trains {count:,} parameters{adapters} ({spec.trainable}) on {spec.loss.kind} by "
+        f"{' or '.join(graph.kind for graph in spec.optimizers)}, {private}{features}"
+    )
 
 
 def _activations(found: Inspection) -> str:

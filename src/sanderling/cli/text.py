@@ -6,7 +6,7 @@ import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
@@ -16,9 +16,10 @@ from sanderling.core.errors import ContextError, DataError, OptionError
 if TYPE_CHECKING:
     from sanderling.run.text.base import Sampling
     from sanderling.run.text.stream import TextResult
-    from sanderling.tasks.text import Chat
+    from sanderling.tasks.text import Chat, Generator
 
 _LONGEST_PROMPT = 16 * 2**20
+_S = TypeVar("_S", "Chat", "Generator")
 _EXIT, _FORGET = "/exit", "/forget"
 
 Package = Annotated[Path, typer.Argument(metavar="PKG", help="Package of a language model, or a zip of one.")]
@@ -30,7 +31,14 @@ Penalty = Annotated[float, typer.Option("--repetition-penalty", help="Above 1 fo
 Seed = Annotated[int | None, typer.Option(min=0, help="Of the choice; another one each time by default.")]
 Stop = Annotated[list[str], typer.Option("--stop", help="Text that ends an answer; repeatable.")]
 VariantId = Annotated[str | None, typer.Option("--variant", help="Variant id; the chosen one by default.")]
-Threads = Annotated[int, typer.Option(min=0, help="Threads of one call; 0 means all usable cores.")]
+Threads = Annotated[int, typer.Option(min=0, help="Threads of one call; 0 means the plan's, or all usable cores.")]
+EngineName = Annotated[str | None, typer.Option("--engine", help="Engine; the plan's or the variant's by default.")]
+Drafts = Annotated[
+    int | None,
+    typer.Option(
+        min=0, max=64, help="Most tokens that are guessed from earlier text and checked in one call; 0 for none."
+    ),
+]
 
 
 def generate(
@@ -45,7 +53,9 @@ def generate(
     stop: Stop = [],  # noqa: B006 - typer reads the default
     schema: Annotated[Path | None, typer.Option(help="File with a JSON schema that the text must keep.")] = None,
     variant: VariantId = None,
+    engine: EngineName = None,
     threads: Threads = 0,
+    drafts: Drafts = None,
     stream: Annotated[bool, typer.Option("--stream", help="Print pieces as they come.")] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object; with --stream one a piece, and the whole at the end.")
@@ -53,14 +63,16 @@ def generate(
 ) -> None:
     """Go on with a text."""
     with reporting_errors(as_json=as_json):
-        from sanderling.tasks.text import Generator
+        from sanderling.tasks.text import Generator, TextLimits
 
         sampling = _sampling(max_tokens, temperature, top_p, top_k, repetition_penalty, seed)
         text = _read_stdin() if prompt is None else prompt
         wanted = _read_schema(schema) if schema is not None else ""
         with (
-            Generator(package, variant=variant, threads=threads) as generator,
-            generator.stream(text, sampling=sampling, stop=stop, schema=wanted) as answer,
+            Generator(
+                package, variant=variant, engine=engine, threads=threads, limits=TextLimits(drafts=drafts)
+            ) as generator,
+            _told(generator).stream(text, sampling=sampling, stop=stop, schema=wanted) as answer,
         ):
             if stream:
                 for piece in answer:
@@ -84,20 +96,33 @@ def chat(
     seed: Seed = None,
     stop: Stop = [],  # noqa: B006 - typer reads the default
     variant: VariantId = None,
+    engine: EngineName = None,
     threads: Threads = 0,
+    drafts: Drafts = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object for each answer.")] = False,
 ) -> None:
     """Talk with a model: a line of stdin is what you say; /forget begins anew, /exit or the end of stdin ends it."""
     with reporting_errors(as_json=as_json):
-        from sanderling.tasks.text import Chat
+        from sanderling.tasks.text import Chat, TextLimits
 
         sampling = _sampling(max_tokens, temperature, top_p, top_k, repetition_penalty, seed)
-        with Chat(package, system=system, sampling=sampling, variant=variant, threads=threads) as talk:
+        limits = TextLimits(drafts=drafts)
+        with Chat(
+            package, system=system, sampling=sampling, variant=variant, engine=engine, threads=threads, limits=limits
+        ) as talk:
+            _told(talk)
             for line in _lines(asks=sys.stdin.isatty()):
                 if line == _FORGET:
                     talk.forget()
                 else:
                     _answer(talk, line, stop, as_json=as_json)
+
+
+def _told(source: _S) -> _S:
+    """The same, after its events were told on stderr."""
+    for event in source.events:
+        sys.stderr.write(f"note: {event.subject}: {event.reason}\n")
+    return source
 
 
 def _answer(talk: Chat, said: str, stop: list[str], *, as_json: bool) -> None:

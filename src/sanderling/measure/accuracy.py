@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -14,15 +15,19 @@ from sanderling.core.progress import Progress
 from sanderling.core.statistics import CONFIDENCE, binomial_upper, mean_upper, paired_drop_upper, sqnr_db
 from sanderling.core.tensor import Array, Feeds, TensorSpec
 from sanderling.measure.average_precision import Matches, map_drop_upper, match, mean_average_precision
-from sanderling.measure.detection import Objects, detector_classes, read_detections
+from sanderling.measure.confusion import Confusion, counted, of_labels, of_objects
+from sanderling.measure.detection import Objects
 from sanderling.measure.samples import Samples
 from sanderling.model.manifest import Accuracy, Budget, Metric
+from sanderling.run.vision.detections import EVALUATION_RULES
+from sanderling.run.vision.reading import DetectionReader, no_detector
 
 Run = Callable[[Feeds], dict[str, Array]]
 _ELEMENT_BYTES = 4
 _BATCH_BYTES = 1 << 20
 _LARGEST_BATCH = 64
 _NEGLIGIBLE = 0.01
+_TOP = 5
 
 
 def classifier_classes(outputs: tuple[TensorSpec, ...]) -> int | None:
@@ -48,8 +53,9 @@ def evaluation_batch(inputs: Sequence[TensorSpec]) -> int:
 class OutputRecord:
     """What one variant gave for every sample, compared row by row with FP32."""
 
-    predictions: list[npt.NDArray[np.int64]] = field(default_factory=list)
+    ranked: list[npt.NDArray[np.int64]] = field(default_factory=list)
     matches: list[Matches] = field(default_factory=list)
+    confused: Counter[tuple[int, int]] = field(default_factory=Counter)
     cosines: dict[str, list[npt.NDArray[np.float64]]] = field(default_factory=dict)
     signals: dict[str, list[npt.NDArray[np.float64]]] = field(default_factory=dict)
     noises: dict[str, list[npt.NDArray[np.float64]]] = field(default_factory=dict)
@@ -62,8 +68,12 @@ class OutputRecord:
         samples: int,
         classify: bool,
         objects: Objects | None = None,
+        reader: DetectionReader | None = None,
     ) -> None:
-        """Add one call's outputs, which hold ``samples`` samples along their first axis; ``objects`` are theirs."""
+        """Add one call's outputs, which hold ``samples`` samples along their first axis.
+
+        With ``objects``, which are theirs, ``reader`` is what finds the detections that are matched with them.
+        """
         for name, expected in reference.items():
             x = expected.astype(np.float64).reshape(samples, -1)
             y = outputs[name].astype(np.float64).reshape(samples, -1)
@@ -72,13 +82,33 @@ class OutputRecord:
             self.noises.setdefault(name, []).append(noise)
             self.cosines.setdefault(name, []).append(_row_cosines(x, y))
         if classify:
-            self.predictions.append(_top1(next(iter(outputs.values()))))
-        if objects is not None:
-            self.matches.append(match(read_detections(next(iter(outputs.values()))), objects))
+            self.ranked.append(_best_classes(next(iter(outputs.values()))))
+        if objects is not None and reader is not None:
+            found = reader.read(outputs, EVALUATION_RULES)
+            self.matches.append(match(found, objects))
+            self.confused += of_objects(found, objects)
 
     def predicted(self) -> npt.NDArray[np.int64]:
         """First class of every sample, shape (n,); −1 where an output was not finite."""
-        return np.concatenate(self.predictions)
+        return self.best_classes()[:, 0]
+
+    def best_classes(self) -> npt.NDArray[np.int64]:
+        """The likeliest classes of every sample, best first, shape (n, 1 or 5); −1 where an output was not finite."""
+        return np.concatenate(self.ranked)
+
+    def confusion(self, labels: npt.NDArray[np.int64] | None) -> Confusion | None:
+        """What was taken for what; None without labels or objects."""
+        if self.matches:
+            return counted(self.confused)
+        return of_labels(labels, self.predicted()) if labels is not None and self.ranked else None
+
+    def other_metrics(self, labels: npt.NDArray[np.int64] | None) -> dict[str, float]:
+        """In percent: ``map50`` with objects, ``top5`` with labels of more than five classes."""
+        if self.matches:
+            return {"map50": mean_average_precision(Matches.joined(self.matches), thresholds=slice(0, 1))}
+        if labels is None or not self.ranked or self.best_classes().shape[1] < _TOP:
+            return {}
+        return {f"top{_TOP}": 100.0 * float((self.best_classes() == labels[:, None]).any(axis=1).mean())}
 
     def sample_cosines(self, name: str) -> npt.NDArray[np.float64]:
         """Cosine of one output for each sample, shape (n,).
@@ -116,10 +146,11 @@ def compare_outputs(
     batch: int,
     classify: bool,
     progress: Progress,
+    reader: DetectionReader | None = None,
 ) -> dict[str, OutputRecord]:
     """Run FP32 and every variant over the samples, batch by batch, and compare; keyed as ``variants``.
 
-    Where the samples have objects, the outputs are a detector's, and its detections are matched with them.
+    Where the samples have objects, ``reader`` finds the detections that are matched with them.
     """
     records = {name: OutputRecord() for name in variants}
     done = 0
@@ -129,13 +160,19 @@ def compare_outputs(
         expected = reference(feeds)
         for name, run in variants.items():
             outputs = expected if run is reference else run(feeds)
-            records[name].add(expected, outputs, samples=count, classify=classify, objects=objects)
+            records[name].add(expected, outputs, samples=count, classify=classify, objects=objects, reader=reader)
         done += count
         progress.advance(count)
     return records
 
 
-def metric_for(budget: Budget | None, outputs: tuple[TensorSpec, ...], *, labelled: bool) -> Metric:
+def metric_for(
+    budget: Budget | None,
+    outputs: tuple[TensorSpec, ...],
+    *,
+    labelled: bool,
+    reader: DetectionReader | None = None,
+) -> Metric:
     """The metric that a model is judged by: the budget's, or what the data allows.
 
     Without labels a ``top1`` budget is held by agreement: top-1 cannot fall further than predictions change. Nothing
@@ -145,31 +182,33 @@ def metric_for(budget: Budget | None, outputs: tuple[TensorSpec, ...], *, labell
         budget: that was asked for.
         outputs: of the model.
         labelled: the evaluation data has labels (a classifier's) or objects (a detector's).
+        reader: of a detector's outputs; None for any other model.
 
     Raises:
         OptionError: the budget is in a metric that is for another kind of model, or that the data does not allow.
     """
     if budget is not None and budget.metric == "map":
-        _check_map_budget(budget, outputs, labelled=labelled)
+        _check_map_budget(budget, outputs, labelled=labelled, reader=reader)
         return "map"
+    if reader is not None and (budget is None or budget.metric == "cosine"):
+        return "map" if budget is None and labelled else "cosine"
     if classifier_classes(outputs) is None:
         if budget is not None and budget.metric != "cosine":
             raise OptionError(
                 f"budget {budget.metric}={budget.limit:g} is for classifiers with one float output (N, classes): the "
                 f"outputs are {'; '.join(map(str, outputs))}; give cosine=0.01"
             )
-        return "map" if budget is None and labelled and detector_classes(outputs) is not None else "cosine"
+        return "cosine"
     if budget is not None and budget.metric != "top1":
         return budget.metric
     return "top1" if labelled else "agreement"
 
 
-def _check_map_budget(budget: Budget, outputs: tuple[TensorSpec, ...], *, labelled: bool) -> None:
-    if detector_classes(outputs) is None:
-        raise OptionError(
-            f"budget map={budget.limit:g} is for detectors with one float output (N, 4 + classes, anchors): "
-            f"the outputs are {'; '.join(map(str, outputs))}"
-        )
+def _check_map_budget(
+    budget: Budget, outputs: tuple[TensorSpec, ...], *, labelled: bool, reader: DetectionReader | None
+) -> None:
+    if reader is None:
+        raise OptionError(f"budget map={budget.limit:g} is for detectors: {no_detector(outputs)}")
     if not labelled:
         raise OptionError(
             f"budget map={budget.limit:g} needs to know what is on the pictures: give --eval FILE.npz with the arrays "
@@ -207,6 +246,7 @@ def judge(
         sqnr_db=record.sqnr_db(),
         cosine=record.mean_cosine(),
         confidence=confidence,
+        also=record.other_metrics(labels),
     )
 
 
@@ -276,7 +316,8 @@ def _row_cosines(x: npt.NDArray[np.float64], y: npt.NDArray[np.float64]) -> npt.
     return clipped
 
 
-def _top1(scores: Array) -> npt.NDArray[np.int64]:
-    """First class of each row; −1 where a score is not finite, which agrees with nothing and is never right."""
-    best = scores.argmax(axis=1).astype(np.int64)
-    return np.where(np.isfinite(scores).all(axis=1), best, -1)
+def _best_classes(scores: Array) -> npt.NDArray[np.int64]:
+    """First classes of each row; −1 where a score is not finite, which agrees with nothing and is never right."""
+    first = scores.argmax(axis=1)[:, None].astype(np.int64)
+    best = np.argsort(-scores, axis=1, kind="stable")[:, :_TOP].astype(np.int64) if scores.shape[1] > _TOP else first
+    return np.where(np.isfinite(scores).all(axis=1, keepdims=True), best, -1)

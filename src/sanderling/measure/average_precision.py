@@ -10,7 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from sanderling.core.statistics import CONFIDENCE
-from sanderling.measure.detection import Detections, Floats, Numbers, Objects, pairwise_iou
+from sanderling.measure.detection import Objects
+from sanderling.run.vision.detections import Detections, Floats, Numbers
+from sanderling.run.vision.suppression import pairwise_iou
 
 THRESHOLDS = np.linspace(0.5, 0.95, 10)
 _RECALLS = np.linspace(0.0, 1.0, 101)

@@ -20,7 +20,7 @@ from sanderling.model.package import Package
 from sanderling.run.engines import engine
 from sanderling.run.engines.base import EngineOptions
 from sanderling.run.placing import default_options
-from sanderling.run.session import check_tensors
+from sanderling.run.session import check_one_graph
 
 
 class VariantBench(BaseModel):
@@ -87,7 +87,7 @@ def bench(
             f"batch {batch} and repeats {repeats} need at least 1, threads {threads} and warm-up {warmup} 0"
         )
     package = Package.open(path)
-    check_tensors(package)
+    check_one_graph(package)
     progress = progress or Silent()
     chosen = [package.variant(name) for name in variants] or list(package.manifest.variants)
     inputs = package.manifest.inputs

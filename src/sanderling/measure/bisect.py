@@ -15,7 +15,7 @@ from sanderling.model.graph import float_tensors, read_graph, with_outputs
 from sanderling.model.package import Package
 from sanderling.run.engines import engine
 from sanderling.run.engines.base import EngineOptions, Optimization
-from sanderling.run.session import check_tensors
+from sanderling.run.session import check_one_graph
 
 _QUANTIZE, _DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
 
@@ -71,7 +71,7 @@ def bisect(
     """
     progress = progress or Silent()
     package = Package.open(path)
-    check_tensors(package)
+    check_one_graph(package)
     chosen = package.variant(variant)
     allowed = package.manifest.golden.tolerance[chosen.id] if tolerance is None else tolerance
     model = onnx.shape_inference.infer_shapes(read_graph(package.file(chosen.file)))

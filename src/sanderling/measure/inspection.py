@@ -28,10 +28,12 @@ from sanderling.model.graph import (
     used_names,
     weight_bytes,
 )
+from sanderling.model.learning import LearningSpec
 from sanderling.model.package import MANIFEST, Package
 from sanderling.model.text import TextSpec
 from sanderling.run.engines import DEFAULT_ENGINE, engine
 from sanderling.run.engines.base import EngineOptions, Optimization
+from sanderling.run.session import check_one_graph
 
 _HEAVIEST = 10
 _NAMED = 5
@@ -66,6 +68,7 @@ class Inspection(BaseModel):
         peak_activation_bytes: most bytes of inputs and intermediate tensors alive at once; None of a language model,
             where they depend on the prompt.
         compute_density: MACs per byte of weights and outputs moved.
+        learning: what a task can train; None of any other model.
         text: what a language model reads and writes; its costs are those of its products with weights, for one token.
     """
 
@@ -84,6 +87,7 @@ class Inspection(BaseModel):
     heaviest: tuple[HeavyNode, ...]
     findings: tuple[Finding, ...]
     text: TextSpec | None = None
+    learning: LearningSpec | None = None
 
 
 def inspect(path: str | Path, *, shapes: Mapping[str, Sequence[int]] | None = None) -> Inspection:
@@ -98,12 +102,15 @@ def inspect(path: str | Path, *, shapes: Mapping[str, Sequence[int]] | None = No
         ModelError: the file cannot be read.
         PackageError: the package is broken.
     """
-    file = Path(path)
+    file, learning = Path(path), None
     if (file / MANIFEST).is_file() or file.name.endswith((".sdl", ".sdl.zip")):
         package = Package.open(file)
+        if package.manifest.multimodal is not None:
+            check_one_graph(package)
         file = package.file(package.variant().file)
         if package.manifest.text is not None:
             return _of_language_model(package, file)
+        learning = package.manifest.learning
     model = lifted(read_graph(file))
     _fix(model, shapes or {})
     cost = graph_cost(model)
@@ -126,10 +133,15 @@ def inspect(path: str | Path, *, shapes: Mapping[str, Sequence[int]] | None = No
             if node.macs
         ),
         findings=tuple(_findings(model, cost, file)),
+        learning=learning,
     )
 
 
 def _of_language_model(package: Package, file: Path) -> Inspection:
+    """The chosen variant's graph, or that of the first one in ONNX where it is for another engine."""
+    if file.suffix != ".onnx":
+        files = [package.file(variant.file) for variant in package.manifest.variants]
+        file = next((each for each in files if each.suffix == ".onnx"), file)
     found = read_text_graph(file)
     macs, read = sum(node.macs for node in found.products), sum(node.weight_bytes for node in found.products)
     heavy = sorted(found.products, key=lambda node: -node.macs)[:_HEAVIEST]

@@ -1,9 +1,9 @@
-"""Calibration and evaluation data: a folder of pictures, a CSV that lists them, or an `.npz` of arrays."""
+"""Calibration and evaluation data: a folder of pictures or sounds, a CSV that lists them, or an `.npz` of arrays."""
 
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -16,9 +16,13 @@ from sanderling.core.progress import Event, Progress
 from sanderling.core.tensor import Array, TensorSpec, check_feeds
 from sanderling.measure.detection import Objects, read_objects
 from sanderling.model.preprocessing import Preprocessing
+from sanderling.model.sound import SoundSpec
 from sanderling.run.pictures import PICTURE_SUFFIXES, fit_pixels, normalize, read_pixels
+from sanderling.run.sounds import SOUND_SUFFIXES, fit_sound, read_wav
+from sanderling.run.vision.placing import place
 
 _BROKEN_SHARE_LIMIT = 0.10
+_NOTHING_CUT_PX = 0.5
 _PATH_COLUMNS = ("path", "file", "image", "filename")
 _LABEL_COLUMNS = ("label", "class", "target")
 
@@ -97,20 +101,23 @@ class SampleReader:
         inputs: the model's inputs.
         preprocessing: for pictures; None when the model takes none.
         label_names: of the classes, to read labels given as words.
-        progress: is told about skipped pictures.
+        progress: is told about skipped files.
+        sound: for recordings; None when the model takes none.
     """
 
     inputs: tuple[TensorSpec, ...]
     preprocessing: Preprocessing | None
     label_names: tuple[str, ...] | None
     progress: Progress
+    sound: SoundSpec | None = None
 
     def read(self, source: str | Path) -> Samples:
         """Read a folder, a CSV or an ``.npz``.
 
         Raises:
-            DataError: it is missing or empty, at least a tenth of the pictures are broken, an array does not
+            DataError: it is missing or empty, at least a tenth of the files are broken, an array does not
                 fit, a value is NaN or infinite, or a label is unknown.
+            UnavailableError: sounds have another sample rate than the model, and SciPy is not installed.
         """
         path = Path(source)
         if path.is_dir():
@@ -120,22 +127,27 @@ class SampleReader:
         elif path.suffix == ".csv" and path.is_file():
             samples = self._read_csv(path)
         elif path.exists():
-            raise DataError(f"{path} is no data: expected a folder of pictures, a .csv or an .npz")
+            raise DataError(f"{path} is no data: expected {self._expected}")
         else:
-            raise DataError(f"{path} does not exist: expected a folder of pictures, a .csv or an .npz")
+            raise DataError(f"{path} does not exist: expected {self._expected}")
         _check_finite(samples, path)
         return samples
 
+    @property
+    def _expected(self) -> str:
+        return f"a folder of {'pictures' if self.sound is None else 'sounds'}, a .csv or an .npz"
+
     def _read_folder(self, folder: Path) -> Samples:
-        files = sorted(
-            file
-            for file in folder.rglob("*")
-            if file.suffix.lower() in PICTURE_SUFFIXES and file.is_file() and not file.name.startswith(".")
-        )
-        return self._read_pictures(files, self._folder_labels(folder, files), folder)
+        files = _files(folder, PICTURE_SUFFIXES if self.sound is None else SOUND_SUFFIXES)
+        if not files and self.sound is None and _files(folder, SOUND_SUFFIXES):
+            raise DataError(
+                f"{folder} holds sounds, but nothing says how they become the model's input: give --preprocess "
+                "sound:RATE with the sample rate that the model was trained with, such as sound:16000"
+            )
+        return self._read_files(files, self._folder_labels(folder, files), folder)
 
     def _folder_labels(self, folder: Path, files: list[Path]) -> list[int] | None:
-        """Labels from the folders' names when every picture lies in one and the names are classes."""
+        """Labels from the folders' names when every file lies in one and the names are classes."""
         if not files or any(file.parent.parent != folder for file in files):
             return None
         classes = sorted({file.parent.name for file in files})
@@ -160,9 +172,35 @@ class SampleReader:
             raise DataError(f"{path} has columns {columns}: one of {', '.join(_PATH_COLUMNS)} is needed")
         files = [path.parent / (row[path_column] or "") for row in rows]
         labels = [self._label(row[label_column] or "", path) for row in rows] if label_column else None
-        return self._read_pictures(files, labels, path)
+        return self._read_files(files, labels, path)
 
-    def _read_pictures(self, files: list[Path], labels: list[int] | None, source: Path) -> Samples:
+    def _read_files(self, files: list[Path], labels: list[int] | None, source: Path) -> Samples:
+        """Read pictures or sounds; broken ones are left out as long as they are few."""
+        longer_s: list[float] = []
+        if self.sound is None:
+            kind, (rows, take) = "picture", self._pictures(files, source)
+        else:
+            kind, (rows, take) = "sound", self._sounds(files, source, self.sound, longer_s)
+        kept: list[int] = []
+        for index, file in enumerate(files):
+            try:
+                rows[len(kept)] = take(file)
+                kept.append(index)
+            except DataError as error:
+                self.progress.event(Event(kind=f"{kind}-skipped", subject=file.name, reason=str(error)))
+            self.progress.advance()
+        broken = len(files) - len(kept)
+        if broken >= _BROKEN_SHARE_LIMIT * len(files):
+            raise DataError(f"{broken} of {len(files)} {kind}s in {source} are broken: less than 10 % may be")
+        if self.sound is not None and longer_s:
+            reason = f"up to {max(longer_s):.2f} s: the model hears {self.sound.seconds:.2f} s, and gets their middle"
+            self.progress.event(Event(kind="sounds-cut", subject=f"{len(longer_s)} of {len(files)}", reason=reason))
+        names = tuple(files[index].name for index in kept)
+        chosen = None if labels is None else np.asarray([labels[index] for index in kept], np.int64)
+        return Samples({self.inputs[0].name: rows[: len(kept)]}, chosen, names, self.preprocessing)
+
+    def _pictures(self, files: list[Path], source: Path) -> tuple[Array, Callable[[Path], Array]]:
+        """Room for all pictures, and what reads one."""
         if not files:
             raise DataError(f"{source} holds no pictures: expected files such as {', '.join(PICTURE_SUFFIXES[:4])}")
         if self.preprocessing is None:
@@ -170,22 +208,25 @@ class SampleReader:
                 f"{source} holds pictures, but nothing says how they become the model's input: "
                 "give --preprocess imagenet, or its JSON"
             )
-        size = (self.preprocessing.height, self.preprocessing.width, self.preprocessing.channels)
-        pixels = np.empty((len(files), *size), np.uint8)
-        kept: list[int] = []
-        for index, file in enumerate(files):
-            try:
-                pixels[len(kept)] = read_pixels(file, self.preprocessing)
-                kept.append(index)
-            except DataError as error:
-                self.progress.event(Event(kind="picture-skipped", subject=file.name, reason=str(error)))
-            self.progress.advance()
-        broken = len(files) - len(kept)
-        if broken >= _BROKEN_SHARE_LIMIT * len(files):
-            raise DataError(f"{broken} of {len(files)} pictures in {source} are broken: less than 10 % may be")
-        names = tuple(files[index].name for index in kept)
-        chosen = None if labels is None else np.asarray([labels[index] for index in kept], np.int64)
-        return Samples({self.inputs[0].name: pixels[: len(kept)]}, chosen, names, self.preprocessing)
+        preprocessing = self.preprocessing
+        size = (preprocessing.height, preprocessing.width, preprocessing.channels)
+        return np.empty((len(files), *size), np.uint8), lambda file: read_pixels(file, preprocessing)
+
+    def _sounds(
+        self, files: list[Path], source: Path, spec: SoundSpec, longer_s: list[float]
+    ) -> tuple[Array, Callable[[Path], Array]]:
+        """Room for all sounds, and what reads one and notes it where it is longer than what the model hears."""
+        if not files:
+            raise DataError(f"{source} holds no sounds: expected files such as {', '.join(SOUND_SUFFIXES)}")
+        shape = tuple(size for size in self.inputs[0].shape[1:] if isinstance(size, int))
+
+        def take(file: Path) -> Array:
+            sound = read_wav(file)
+            if sound.seconds > spec.seconds:
+                longer_s.append(sound.seconds)
+            return fit_sound(sound, spec).reshape(shape)
+
+        return np.empty((len(files), *shape), np.float32), take
 
     def _read_arrays(self, path: Path) -> Samples:
         arrays = read_npz(path)
@@ -202,7 +243,7 @@ class SampleReader:
         if self.preprocessing is not None and self._holds_pictures(arrays):
             name, pictures = next(iter(arrays.items()))
             if objects is not None:
-                _check_kept_size(pictures, self.preprocessing, path)
+                objects = _placed(objects, pictures, self.preprocessing, path)
             pixels = np.stack([fit_pixels(picture, self.preprocessing) for picture in pictures])
             return Samples({name: pixels}, numbers, names, self.preprocessing, objects=objects)
         samples = Samples(arrays, numbers, names, whole=inputs_without_batch(self.inputs), objects=objects)
@@ -245,6 +286,15 @@ class SampleReader:
         raise DataError(f"{source}: label '{text}' is no class number and not in the label names; give --labels FILE")
 
 
+def _files(folder: Path, suffixes: tuple[str, ...]) -> list[Path]:
+    """Files of these kinds below a folder, sorted; hidden ones are left out."""
+    return sorted(
+        file
+        for file in folder.rglob("*")
+        if file.suffix.lower() in suffixes and file.is_file() and not file.name.startswith(".")
+    )
+
+
 def check_labels(samples: Samples, classes: int) -> None:
     """Check that labels are class numbers that the model's output has.
 
@@ -258,14 +308,28 @@ def check_labels(samples: Samples, classes: int) -> None:
         raise DataError(f"labels go from {low} to {high}: the model's output has {classes} classes (0…{classes - 1})")
 
 
-def _check_kept_size(pictures: Array, preprocessing: Preprocessing, path: Path) -> None:
-    """Boxes are in pixels of the model's input: pictures that come with boxes must have its size already."""
-    size = (preprocessing.height, preprocessing.width)
-    if pictures.shape[1:3] != size or (preprocessing.resize == "shorter" and preprocessing.resize_to != min(size)):
+def _placed(objects: Objects, pictures: Array, preprocessing: Preprocessing, path: Path) -> Objects:
+    """Boxes in pixels of the pictures as such in pixels of the model's input.
+
+    Raises:
+        DataError: the preprocessing cuts off parts of the pictures, and objects with them.
+    """
+    height, width = pictures.shape[1:3]
+    try:
+        placement = place(preprocessing, width, height)
+    except DataError as error:
+        raise DataError(f"{path}: {error}") from error
+    corners = placement.to_model(np.array([[0, 0, width, height]], np.float64))[0]
+    over = np.array([-corners[0], -corners[1], corners[2] - preprocessing.width, corners[3] - preprocessing.height])
+    if over.max() > _NOTHING_CUT_PX:
         raise DataError(
-            f"{path} holds boxes, and --preprocess changes pictures {list(pictures.shape)} to {size[0]}×{size[1]}: "
-            'give pictures and boxes in the size of the model\'s input, and "resize": "none"'
+            f'{path} holds boxes, and --preprocess cuts pictures {list(pictures.shape)}: give "resize": "letterbox" '
+            'or "stretch", which keep all of them'
         )
+    if (width, height) == (preprocessing.width, preprocessing.height):
+        return objects
+    boxes = placement.to_model(objects.boxes.reshape(-1, 4)).astype(np.float64)
+    return Objects(boxes.reshape(objects.boxes.shape), objects.classes)
 
 
 def _check_finite(samples: Samples, path: Path) -> None:

@@ -25,7 +25,7 @@ from sanderling.model.package import Package
 from sanderling.model.text import TextSpec
 from sanderling.run.text.base import TextModel
 from sanderling.run.text.engines import text_engine
-from sanderling.run.text.loading import load_model, text_spec
+from sanderling.run.text.loading import load_model, text_place, text_spec
 
 PREFILL_TOKENS = 512
 TTFT_TOKENS = 32
@@ -115,7 +115,10 @@ def bench_text(
     text_spec(package)
     chosen = [package.variant(name) for name in variants] or list(package.manifest.variants)
     written = read_texts(texts) if texts else default_texts()
-    models = {variant.id: load_model(package, variant, threads=threads) for variant in chosen}
+    engines = {variant.id: text_place(package, variant=variant.id).engine for variant in chosen}
+    models = {
+        variant.id: load_model(package, variant, threads=threads, engine=engines[variant.id]) for variant in chosen
+    }
     progress.stage("measure speed", rounds)
     timings = time_models(models, rounds=rounds, progress=progress)
     progress.stage("measure perplexity", len(chosen))
@@ -135,11 +138,11 @@ def bench_text(
                 **timings[variant.id].model_dump(),
                 id=variant.id,
                 precision=variant.precision,
-                engine=variant.engines[0],
+                engine=engines[variant.id],
                 size_bytes=variant.size_bytes,
                 perplexity=predicted[variant.id],
                 peak_rss_bytes=memory_of_folder(
-                    package.file(variant.file).parent, models[variant.id].spec, variant.engines[0], threads, progress
+                    package.file(variant.file).parent, models[variant.id].spec, engines[variant.id], threads, progress
                 ),
             )
             for variant in chosen
@@ -252,10 +255,10 @@ def _measure(request: str) -> int:
     generation.append(np.random.default_rng(0).integers(0, spec.vocabulary, length).tolist())
     while generation.length < generation.capacity:
         generation.next()
-    return _peak_bytes()
+    return peak_bytes()
 
 
-def _peak_bytes() -> int:
+def peak_bytes() -> int:
     """Peak resident memory of this process; on Linux without what its parent had when it was started."""
     try:
         status = Path("/proc/self/status").read_text()

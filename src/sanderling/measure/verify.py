@@ -25,6 +25,8 @@ from sanderling.measure.accuracy import (
 from sanderling.measure.checks import Check
 from sanderling.measure.detection import check_objects
 from sanderling.measure.golden import safe_level, wrong_outputs
+from sanderling.measure.golden_gradients import gradient_verification
+from sanderling.measure.multimodal_golden import check_branches
 from sanderling.measure.samples import SampleReader, check_labels
 from sanderling.measure.text_golden import check_text
 from sanderling.measure.tune.stable import Stable, candidate_of
@@ -34,6 +36,7 @@ from sanderling.run.engines import engine
 from sanderling.run.engines.base import Optimization
 from sanderling.run.isolated import Worker
 from sanderling.run.placing import default_options
+from sanderling.run.vision.reading import reader_of
 
 _PLAN_PASSES, _PLAN_REPEATS = 3, 15
 _STILL_BEST = 1.1
@@ -77,8 +80,13 @@ def verify(
     accuracy: dict[str, Accuracy] = {}
     if not problems and package.manifest.text is not None:
         checks += check_text(package, evaluation, threads, progress)
+    elif not problems and package.manifest.multimodal is not None:
+        checks += check_branches(package, evaluation, threads, progress)
     elif not problems:
         checks += _golden_checks(package, threads, progress)
+        if package.manifest.learning is not None:
+            progress.stage("golden gradients")
+            checks.append(gradient_verification(package, threads))
         if evaluation is not None and all(check.passed for check in checks):
             metric, told = _accuracy(package, Path(evaluation), threads, progress)
             accuracy = told[metric]
@@ -174,12 +182,15 @@ def _accuracy(
     """The budget's metric, and every variant's accuracy in it; with labels in top-1 besides, with objects in mAP."""
     manifest = package.manifest
     progress.stage("read evaluation data")
-    samples = SampleReader(manifest.inputs, manifest.preprocessing, manifest.labels, progress).read(source)
+    samples = SampleReader(manifest.inputs, manifest.preprocessing, manifest.labels, progress, manifest.sound).read(
+        source
+    )
     classes = classifier_classes(manifest.outputs)
     if samples.labels is not None and classes is None:
         raise DataError(f"{source} has labels, but the package's model is no classifier")
     check_labels(samples, classes or 0)
-    check_objects(samples.objects, manifest.outputs)
+    reader = reader_of(manifest)
+    check_objects(samples.objects, manifest.outputs, reader)
     executables = {
         variant.id: engine(variant.engines[0]).load(
             package.file(variant.file), default_options(variant, threads=threads)
@@ -191,11 +202,17 @@ def _accuracy(
     runs = {name: executable.run for name, executable in executables.items()}
     batch = evaluation_batch(manifest.inputs)
     records = compare_outputs(
-        runs[reference], runs, samples, batch=batch, classify=classes is not None, progress=progress
+        runs[reference],
+        runs,
+        samples,
+        batch=batch,
+        classify=classes is not None,
+        progress=progress,
+        reader=reader,
     )
     for executable in executables.values():
         executable.close()
-    metric = metric_for(manifest.budget, manifest.outputs, labelled=samples.labelled)
+    metric = metric_for(manifest.budget, manifest.outputs, labelled=samples.labelled, reader=reader)
     confidence = {
         variant.id: variant.accuracy.confidence if variant.accuracy else CONFIDENCE for variant in manifest.variants
     }

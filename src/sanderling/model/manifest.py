@@ -8,8 +8,12 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from sanderling.core.precision import Precision
 from sanderling.core.tensor import TensorSpec
+from sanderling.model.detection import DetectionSpec
+from sanderling.model.learning import LearningSpec
+from sanderling.model.multimodal import MultimodalSpec
 from sanderling.model.plan import OptimizationName, Plan
 from sanderling.model.preprocessing import Preprocessing
+from sanderling.model.sound import SoundSpec
 from sanderling.model.text import EmbeddingSpec, TextSpec
 
 SCHEMA_VERSION = 1
@@ -54,6 +58,7 @@ class Accuracy(_Record):
             percent it is higher).
         drop_upper: upper confidence bound of ``drop``, of one variant by itself.
         confidence: of that bound; INT8 and mixed precision share what may go wrong, so that theirs is higher.
+        also: other metrics on the same data, percent: ``top5`` with labels, ``map50`` with boxes.
         samples: how many samples it was measured on.
         sqnr_db: per output, signal-to-quantisation-noise ratio against FP32; null where nothing differs.
         cosine: per output, cosine similarity with FP32, mean over the samples.
@@ -67,6 +72,7 @@ class Accuracy(_Record):
     sqnr_db: dict[str, float | None]
     cosine: dict[str, float]
     confidence: float = 0.95
+    also: dict[str, float] = {}
 
 
 class Variant(_Record):
@@ -139,6 +145,10 @@ class Manifest(_Record):
         plans: by fingerprint of a kind of device, what was measured to be best there.
         text: what a language model reads and writes; None for any other model.
         embedding: how texts are embedded; None for a model that embeds none.
+        detection: how a detector's outputs are read; None for any other model, and in packages that were built before
+            it was kept.
+        learning: what can be trained; None in packages that only infer.
+        multimodal: the branches of a model that has several; None for any other.
     """
 
     schema_version: Literal[1] = 1
@@ -147,6 +157,7 @@ class Manifest(_Record):
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
     preprocessing: Preprocessing | None = None
+    sound: SoundSpec | None = None
     labels: tuple[str, ...] | None = None
     variants: tuple[Variant, ...]
     chosen: str
@@ -156,6 +167,9 @@ class Manifest(_Record):
     plans: dict[str, Plan] = {}
     text: TextSpec | None = None
     embedding: EmbeddingSpec | None = None
+    detection: DetectionSpec | None = None
+    learning: LearningSpec | None = None
+    multimodal: MultimodalSpec | None = None
     files: dict[str, FileEntry]
 
     def variant(self, identifier: str) -> Variant | None:

@@ -215,11 +215,11 @@ def is_package(path: Path) -> bool:
 
 
 def file_entries(folder: Path) -> dict[str, FileEntry]:
-    """Hash and size of every file below ``folder`` but the manifest, sorted by name."""
+    """Hash and size of every file below ``folder`` but its manifest, sorted by name."""
     return {
         path.relative_to(folder).as_posix(): _file_entry(path)
         for path in sorted(folder.rglob("*"))
-        if path.is_file() and path.name != MANIFEST
+        if path.is_file() and path != folder / MANIFEST
     }
 
 

@@ -12,6 +12,7 @@ from sanderling.core.json_text import json_object
 from sanderling.core.tensor import TensorSpec
 
 ColorOrder = Literal["rgb", "bgr", "gray"]
+Interpolation = Literal["nearest", "bilinear", "bicubic", "area"]
 
 
 class Preprocessing(BaseModel):
@@ -22,9 +23,14 @@ class Preprocessing(BaseModel):
         height: of the result, pixels.
         color: channel order that the model expects.
         resize: ``shorter`` scales the shorter side to ``resize_to`` and crops the centre; ``stretch`` scales
-            both sides to the result's size; ``none`` requires pictures of exactly that size.
+            both sides to the result's size; ``letterbox`` keeps the proportions and pads; ``none`` requires pictures
+            of exactly that size.
         resize_to: shorter side before the crop, pixels; only with ``shorter``.
-        interpolation: as Pillow and PyTorch (antialias) define it.
+        pad: value of the padding, in [0, 255]; only with ``letterbox``.
+        anchor: where a letterbox has the picture; only with ``letterbox``.
+        interpolation: as Pillow and PyTorch (antialias) define it; ``area`` is the mean of what a pixel covers.
+        antialias: whether a filter grows with the pixels that it merges; without it, bilinear and bicubic are those of
+            OpenCV and of PyTorch's ``interpolate``.
         layout: order of axes of the tensor.
         scale: factor on uint8 values before normalisation.
         mean: per channel, in scaled units.
@@ -36,9 +42,12 @@ class Preprocessing(BaseModel):
     width: int = Field(gt=0, le=16_384)
     height: int = Field(gt=0, le=16_384)
     color: ColorOrder = "rgb"
-    resize: Literal["shorter", "stretch", "none"] = "shorter"
+    resize: Literal["shorter", "stretch", "letterbox", "none"] = "shorter"
     resize_to: int | None = Field(default=None, gt=0, le=16_384)
-    interpolation: Literal["nearest", "bilinear", "bicubic"] = "bilinear"
+    pad: int = Field(default=114, ge=0, le=255)
+    anchor: Literal["center", "top-left"] = "center"
+    interpolation: Interpolation = "bilinear"
+    antialias: bool = True
     layout: Literal["NCHW", "NHWC"] = "NCHW"
     scale: float = Field(default=1 / 255, gt=0)
     mean: tuple[float, ...] = (0.0, 0.0, 0.0)

@@ -254,6 +254,8 @@ def rank_lanes(
         OptionError: there is no such variant.
         UnavailableError: none of the policy's devices is here.
     """
+    if package.manifest.multimodal is not None:
+        return _of_branches(package, policy, variant, threads)
     first = choose_place(package, variant=variant, threads=threads, lean=lean)
     events = [first.event] if first.event else []
     emulated_names = tuple(info.device for info in emulated.devices()) if emulated is not None else ()
@@ -275,6 +277,21 @@ def rank_lanes(
         raise UnavailableError(f"none of the policy's devices ({named}) is here: available are {', '.join(here)}")
     lanes += _safe_lanes(package, lanes, variant, threads=threads, lean=lean)
     return _distinct(lanes), events
+
+
+def _of_branches(
+    package: Package, policy: Policy, variant: str | None, threads: int
+) -> tuple[list[LanePlan], list[Event]]:
+    """The only way of running several branches; FP32 is the safe way where results are checked."""
+    from sanderling.run.composite import composite_lane  # which needs sessions, and they need lanes
+
+    lanes = [composite_lane(package, variant=variant, threads=threads)]
+    if policy.guard.checks_anything and variant is None and lanes[0].place.variant.id != SAFE_VARIANT:
+        lanes.append(composite_lane(package, variant=SAFE_VARIANT, threads=threads))
+    if not (policy.device_priorities or policy.precision_ladder):
+        return lanes, []
+    reason = "its branches run where each one's own plan says: the policy's devices and precisions are for one graph"
+    return lanes, [Event(kind="policy-not-followed", subject=package.manifest.name, reason=reason)]
 
 
 def _on_device(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -60,23 +60,27 @@ def choose_place(package: Package, *, variant: str | None, threads: int, lean: b
     for entry in plan_entries(package, own, stale):
         if variant is None or entry.variant == variant:
             place = follow_entry(package, entry, own, threads=threads, lean=lean)
-            return replace(place, event=_event(package, stale, entry.name) if stale else None)
-    return replace(plain, event=_event(package, stale, plain.engine) if stale else None)
+            return replace(place, event=stale_event(package, stale, entry.name) if stale else None)
+    return replace(plain, event=stale_event(package, stale, plain.engine) if stale else None)
 
 
-def plan_entries(package: Package, own: str, stale: list[str] | None = None) -> Iterator[PlanEntry]:
+def plan_entries(
+    package: Package, own: str, stale: list[str] | None = None, *, version: Callable[[str], str] | None = None
+) -> Iterator[PlanEntry]:
     """The plan for this kind of device, best entry first, as far as it was measured with the engines that are here.
 
     Args:
         package: whose plan is read.
         own: fingerprint of this kind of device.
         stale: takes in words which entries were left out.
+        version: of an engine that is here, empty for none; those of ``run.engines`` by default.
     """
+    version = version or _version
     plan = package.manifest.plans.get(own)
     if plan is None:
         return
     for entry in (plan.winner, *plan.fallbacks):
-        have, wanted = _version(entry.engine), plan.engine_versions.get(entry.engine, "")
+        have, wanted = version(entry.engine), plan.engine_versions.get(entry.engine, "")
         if have == wanted:
             yield entry
         elif stale is not None:
@@ -141,7 +145,7 @@ def compiled_cache(package: Package, entry: PlanEntry, version: str, device: str
     return cache_folder() / "compiled" / hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
 
 
-def _event(package: Package, stale: list[str], taken: str) -> Event:
+def stale_event(package: Package, stale: list[str], taken: str) -> Event:
     reason = f"{'; '.join(stale)}; {taken} runs instead; measure again with sanderling tune"
     return Event(kind="plan-stale", subject=package.manifest.name, reason=reason)
 

@@ -27,8 +27,9 @@ from sanderling.run.results import Outputs
 from sanderling.run.runtime import DRAIN_S
 from sanderling.run.sensors import Reading, Sensors, SystemSensors
 from sanderling.run.session import Session, check_tensors, new_runtime
+from sanderling.run.text.limits import TextLimits
+from sanderling.run.text.loading import text_place
 from sanderling.run.text.pooled import PooledText
-from sanderling.run.text.session import TextLimits
 
 Member: TypeAlias = Session | PooledText
 _RECOVERED = 0.02  # of the memory limit below the threshold: readings that waver around it are one emergency
@@ -150,6 +151,7 @@ class Pool:
         name: str | None = None,
         pinned: bool = False,
         variant: str | None = None,
+        engine: str | None = None,
         threads: int = 0,
         limits: TextLimits | None = None,
         check_hashes: bool = True,
@@ -160,8 +162,9 @@ class Pool:
             path: package folder, or a zip of one.
             name: that requests call it by; the package's own by default.
             pinned: never release it.
-            variant: id such as ``int8``; the chosen one by default.
-            threads: of one step; 0 for all cores.
+            variant: id such as ``int8``; the plan's or the chosen one by default.
+            engine: such as ``onnxruntime``; the plan's or the variant's first by default.
+            threads: of one step; 0 leaves it to the plan, or takes all cores.
             limits: of its requests.
             check_hashes: compare every file's hash before it is used.
 
@@ -179,8 +182,7 @@ class Pool:
                 self.policy,
                 shared=self,
                 name=key,
-                variant=package.variant(variant),
-                threads=threads,
+                place=text_place(package, variant=variant, engine=engine, threads=threads),
                 limits=limits,
             )
             self._take_in(key, session, pinned=pinned)

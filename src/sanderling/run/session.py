@@ -54,8 +54,13 @@ PLAIN = Policy(batch_tuning=BatchTuning(max_batch_size=1), guard=Guard(check_fin
 class Shared(Protocol):
     """What the sessions of a pool have in common."""
 
-    runtime: Runtime
-    conditions: Conditions
+    @property
+    def runtime(self) -> Runtime:
+        """That runs the requests of all."""
+
+    @property
+    def conditions(self) -> Conditions | None:
+        """What the sensors say, where they are read."""
 
     def make_room(self, name: str, size_bytes: int) -> None:
         """A model is about to hold as many bytes."""
@@ -612,6 +617,20 @@ def check_tensors(package: Package) -> None:
         raise OptionError(
             f"package '{package.manifest.name}' is a language model: use sanderling chat, sanderling generate or "
             "sanderling.tasks.text"
+        )
+
+
+def check_one_graph(package: Package) -> None:
+    """Check that a package is one graph that takes and returns arrays.
+
+    Raises:
+        OptionError: it is a language model's, or has several branches.
+    """
+    check_tensors(package)
+    if package.manifest.multimodal is not None:
+        folders = ", ".join(branch.folder for branch in package.manifest.multimodal.branches)
+        raise OptionError(
+            f"package '{package.manifest.name}' has several graphs: give the package of one of its branches, {folders}"
         )
 
 

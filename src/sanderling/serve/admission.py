@@ -8,6 +8,7 @@ from pathlib import Path
 from sanderling.core.errors import NotMetError, RefusedError
 from sanderling.core.progress import Silent
 from sanderling.measure.golden import wrong_outputs
+from sanderling.measure.multimodal_golden import check_branches
 from sanderling.measure.text_golden import check_text
 from sanderling.measure.verify import check_golden
 from sanderling.model.package import Package
@@ -101,6 +102,8 @@ class Admission:
         """
         if package.manifest.text is not None:
             checks = check_text(package, None, _CHECK_THREADS, Silent())
+        elif package.manifest.multimodal is not None:
+            checks = check_branches(package, None, _CHECK_THREADS, Silent())
         else:
             with nullcontext(self._worker) if self._worker is not None else Worker(niceness=_NICENESS) as worker:
                 checks = check_golden(package, worker, threads=_CHECK_THREADS)

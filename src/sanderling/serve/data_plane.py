@@ -24,8 +24,8 @@ from sanderling.run.pool import Member, Pool
 from sanderling.run.results import Outputs
 from sanderling.run.runtime import DRAIN_S
 from sanderling.run.session import Session
+from sanderling.run.text.limits import TextStatistics
 from sanderling.run.text.pooled import PooledText
-from sanderling.run.text.session import TextStatistics
 from sanderling.run.tickets import ALONE
 from sanderling.serve.errors import ConflictError, NotFoundError, NotReadyError
 from sanderling.serve.statistics import ModelStatistics

@@ -37,7 +37,8 @@ def swap_policy(plane: DataPlane, policy: Policy, *, threads: int, warm: Callabl
         warm: runs a session once, before it gets requests.
 
     Raises:
-        SanderlingError: a model cannot be loaded by it, or fails its first call; all stays as it was.
+        SanderlingError: a model cannot be loaded by it, or fails its first call, or models have come or gone meanwhile;
+            all stays as it was.
     """
     old = plane.pool
     pinned = {model.name for model in old.models if model.pinned}
@@ -52,7 +53,7 @@ def swap_policy(plane: DataPlane, policy: Policy, *, threads: int, warm: Callabl
                 raise PackageError(f"{before.package.path} holds another package by now: restart the server to use it")
             warm(session, model.name)
             sessions[model] = session
+        return Moved(pool, plane.exchange(pool, sessions))
     except SanderlingError:
         pool.close(drain_s=0.0)
         raise
-    return Moved(pool, plane.exchange(pool, sessions))

@@ -6,12 +6,14 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 
+from sanderling.core.progress import Event
 from sanderling.run.text.base import Message, Sampling
+from sanderling.run.text.limits import TextLimits, TextStatistics
 from sanderling.run.text.loading import load_text
-from sanderling.run.text.session import Prompt, TextLimits, TextStatistics
+from sanderling.run.text.session import Prompt
 from sanderling.run.text.stream import TextResult, TextStream
 
-__all__ = ["Chat", "Generator", "Message", "Sampling", "TextResult", "TextStream"]
+__all__ = ["Chat", "Generator", "Message", "Sampling", "TextLimits", "TextResult", "TextStream"]
 
 
 class Generator:
@@ -19,8 +21,9 @@ class Generator:
 
     Args:
         package: folder ``NAME.sdl``, or a zip of one.
-        variant: id such as ``int8``; the chosen one by default.
-        threads: of one call; 0 leaves it to the engine.
+        variant: id such as ``int8``; the plan's or the chosen one by default.
+        engine: such as ``onnxruntime``; the plan's or the variant's first by default.
+        threads: of one call; 0 leaves it to the plan, or takes all cores.
         limits: of requests that come together.
 
     Raises:
@@ -34,10 +37,16 @@ class Generator:
         package: str | Path,
         *,
         variant: str | None = None,
+        engine: str | None = None,
         threads: int = 0,
         limits: TextLimits | None = None,
     ) -> None:
-        self._session = load_text(package, variant=variant, threads=threads, limits=limits)
+        self._session = load_text(package, variant=variant, engine=engine, threads=threads, limits=limits)
+
+    @property
+    def events(self) -> tuple[Event, ...]:
+        """What was asked for and is not done as asked."""
+        return self._session.events
 
     def stream(
         self,
@@ -99,9 +108,12 @@ class Chat:
         system: what the model is told before everything.
         sampling: of every answer; the likeliest token each time by default.
         variant: as of ``Generator``.
+        engine: as of ``Generator``.
         threads: as of ``Generator``.
+        limits: as of ``Generator``.
 
     Attributes:
+        events: as of ``Generator``.
         messages: of both sides, in their order.
 
     Raises:
@@ -116,10 +128,18 @@ class Chat:
         system: str = "",
         sampling: Sampling | None = None,
         variant: str | None = None,
+        engine: str | None = None,
         threads: int = 0,
+        limits: TextLimits | None = None,
     ) -> None:
-        self._owned = None if isinstance(package, Generator) else Generator(package, variant=variant, threads=threads)
-        self._generator = package if isinstance(package, Generator) else self._owned
+        self._owned: Generator | None = None
+        if isinstance(package, Generator):
+            self._generator = package
+        else:
+            self._generator = self._owned = Generator(
+                package, variant=variant, engine=engine, threads=threads, limits=limits
+            )
+        self.events = self._generator.events
         self._sampling = sampling
         self.messages = [Message("system", system)] if system else []
 
@@ -134,7 +154,6 @@ class Chat:
             OptionError: the text is no valid Unicode.
             EngineError: the engine failed, or this is closed.
         """
-        assert self._generator is not None
         said = Message("user", text)
         with self._generator.stream([*self.messages, said], sampling=self._sampling, stop=stop) as stream:
             yield from stream

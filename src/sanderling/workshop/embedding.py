@@ -10,6 +10,7 @@ import numpy as np
 
 from sanderling.core.errors import EngineError, ModelError, OptionError, first_line
 from sanderling.core.tensor import Array, TensorSpec
+from sanderling.model.multimodal import TASKS
 from sanderling.model.text import EMBEDDING_INPUTS, EmbeddingSpec
 from sanderling.run.engines import DEFAULT_ENGINE, engine
 from sanderling.run.engines.base import EngineOptions
@@ -31,8 +32,11 @@ def check_task(task: str | None, tokenizer: Path | None) -> None:
         return
     if task == "text-generation":
         raise OptionError("a language model is built by sanderling.build_text")
+    if task in TASKS:
+        raise OptionError("a model of several branches is built by sanderling.build_multimodal")
     if task not in (None, TASK):
-        raise OptionError(f"unknown task '{task}': available are text-generation and {TASK}")
+        known = ", ".join(("text-generation", TASK, *TASKS))
+        raise OptionError(f"unknown task '{task}': available are {known}")
     if task != TASK or tokenizer is None:
         raise OptionError(
             f"--task {task or 'embeddings'} with --tokenizer {tokenizer}: expected both, as in "

@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict
 
 from sanderling.core.machine import Machine
 from sanderling.core.progress import Event
+from sanderling.measure.confusion import Confusion
 from sanderling.measure.latency import Timing
 from sanderling.measure.remote.results import DeviceBench
 from sanderling.model.manifest import Accuracy
@@ -184,11 +185,16 @@ class Cost(_Record):
 
 
 class VariantEvidence(_Record):
-    """Everything measured of a variant."""
+    """Everything measured of a variant.
+
+    Attributes:
+        confusion: what it takes for what, on labelled data.
+    """
 
     accuracy: Accuracy
     latency: Timing
     memory_bytes: int | None
+    confusion: Confusion | None = None
 
 
 class Evidence(_Record):

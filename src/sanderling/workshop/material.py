@@ -12,10 +12,13 @@ from sanderling.core.errors import DataError, OptionError
 from sanderling.core.progress import Event, Progress
 from sanderling.core.tensor import TensorSpec, random_feeds
 from sanderling.measure.accuracy import classifier_classes, metric_for
-from sanderling.measure.detection import check_objects, detector_classes
+from sanderling.measure.detection import check_objects
 from sanderling.measure.samples import SampleReader, Samples, check_labels, inputs_without_batch
 from sanderling.model.manifest import Metric
 from sanderling.model.preprocessing import Preprocessing, parse_preprocessing
+from sanderling.model.sound import SoundSpec, is_sound, parse_sound
+from sanderling.run.vision.reading import DetectionReader
+from sanderling.workshop.detection import chosen_reader
 from sanderling.workshop.options import BuildOptions
 
 FEW_CALIBRATION_SAMPLES = 100
@@ -33,6 +36,8 @@ class Material:
         evaluation: for the accuracy that is reported; never overlaps the calibration unless it is said so.
         evaluation_origin: where the evaluation samples come from, in words.
         metric: that the variants are judged by.
+        reader: of a detector's outputs; None for any other model.
+        sound: how recordings become the input, in the place of ``preprocessing``.
     """
 
     preprocessing: Preprocessing | None
@@ -41,6 +46,8 @@ class Material:
     evaluation: Samples
     evaluation_origin: str
     metric: Metric
+    reader: DetectionReader | None = None
+    sound: SoundSpec | None = None
 
 
 def gather(
@@ -56,15 +63,19 @@ def gather(
         DataError: labels or samples cannot be used.
     """
     classes = classifier_classes(outputs)
-    labels = read_labels(options.labels, classes or detector_classes(outputs)) if options.labels else None
-    preprocessing = None
+    reader = chosen_reader(options.detection, inputs, outputs)
+    labels = read_labels(options.labels, classes, reader) if options.labels else None
+    preprocessing = sound = None
     if options.preprocess is not None:
         if len(inputs) != 1:
             raise OptionError(f"--preprocess is for models with one input: this one has {len(inputs)}")
-        preprocessing = parse_preprocessing(options.preprocess, inputs[0])
-    reader = SampleReader(inputs, preprocessing, labels, progress)
-    calibration = _read(reader, options.calibration, "read calibration data", progress)
-    evaluation = _read(reader, options.evaluation, "read evaluation data", progress)
+        if is_sound(options.preprocess):
+            sound = parse_sound(options.preprocess, inputs[0])
+        else:
+            preprocessing = parse_preprocessing(options.preprocess, inputs[0])
+    files = SampleReader(inputs, preprocessing, labels, progress, sound)
+    calibration = _read(files, options.calibration, "read calibration data", progress)
+    evaluation = _read(files, options.evaluation, "read evaluation data", progress)
     if evaluation is not None and evaluation.labels is not None:
         if classes is None:
             raise DataError(
@@ -73,13 +84,18 @@ def gather(
             )
         check_labels(evaluation, classes)
     calibration, evaluation, origin = _divide(calibration, evaluation, inputs, options, progress)
-    check_objects(evaluation.objects, outputs)
-    metric = metric_for(options.budget, outputs, labelled=evaluation.labelled)
-    return Material(preprocessing, labels, calibration, evaluation, origin, metric)
+    check_objects(evaluation.objects, outputs, reader)
+    metric = metric_for(options.budget, outputs, labelled=evaluation.labelled, reader=reader)
+    return Material(preprocessing, labels, calibration, evaluation, origin, metric, reader, sound)
 
 
-def read_labels(name: str, classes: int | None) -> tuple[str, ...]:
+def read_labels(name: str, classes: int | None, reader: DetectionReader | None = None) -> tuple[str, ...]:
     """Read class names, one a line; ``imagenet`` stands for the 1,000 of ILSVRC 2012.
+
+    Args:
+        name: of the file.
+        classes: of a classifier; None for any other model.
+        reader: of a detector's outputs, which do not always tell how many classes there are.
 
     Raises:
         DataError: the file is missing, or its number of lines is not the number of classes.
@@ -91,12 +107,14 @@ def read_labels(name: str, classes: int | None) -> tuple[str, ...]:
     else:
         raise DataError(f"labels '{name}' do not exist: expected a text file with one class a line, or 'imagenet'")
     labels = tuple(line.strip() for line in text.splitlines() if line.strip())
-    if classes is None:
+    if classes is None and reader is None:
         raise DataError(
             f"labels '{name}' are given, but the model is no classifier with one output (N, classes), and no detector "
-            "with one (N, 4 + classes, anchors)"
+            "that is recognised; name its family with --detection"
         )
-    if len(labels) != classes:
+    if classes is None and reader is not None:
+        classes = reader.classes
+    if classes is not None and len(labels) != classes:
         raise DataError(f"labels '{name}' have {len(labels)} lines: the model's output has {classes} classes")
     return labels
 

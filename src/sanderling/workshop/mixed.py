@@ -19,6 +19,7 @@ from sanderling.model.cost import graph_cost
 from sanderling.model.manifest import Accuracy, Budget, Metric
 from sanderling.run.engines import engine
 from sanderling.run.engines.base import EngineOptions, Executable
+from sanderling.run.vision.reading import DetectionReader
 from sanderling.workshop.evidence import BlockPrecision, Search, SearchPoint
 from sanderling.workshop.material import Material
 from sanderling.workshop.options import BuildOptions
@@ -71,7 +72,7 @@ def mix(
     selection = selected(material.calibration)
     blocks = quantized_blocks(quantized.model, quantized.scheme)
     steps = find_path(blocks, sensitivity, graph_cost(quantized.model))
-    judge_form = _Judge(reference, quantized, steps, options, progress)
+    judge_form = _Judge(reference, quantized, steps, material.reader, options, progress)
     with judge_form:
         chosen = _search(judge_form, steps, selection, material, budget, progress)
         points = judge_form.points(material)
@@ -138,11 +139,13 @@ class _Judge:
         reference: onnx.ModelProto,
         quantized: Quantized,
         steps: Sequence[Step],
+        reader: DetectionReader | None,
         options: BuildOptions,
         progress: Progress,
     ) -> None:
         self.evaluations = 0
         self._quantized, self._steps, self._options, self._progress = quantized, steps, options, progress
+        self._reader = reader
         self._reference = self._open(reference)
         self._decided: dict[int, Accuracy] = {}
 
@@ -165,6 +168,7 @@ class _Judge:
             batch=evaluation_batch(self._reference.inputs),
             classify=classifier_classes(self._reference.outputs) is not None,
             progress=self._progress,
+            reader=self._reader,
         )
         form.close()
         accuracy = judge(

@@ -47,8 +47,9 @@ class BuildOptions:
         float_embeddings: leave embedding tables in float there.
         mixed_from: package with a search for mixed precision, a point of which is taken instead of a new search.
         layers_float: that point, by its number of blocks in float.
-        preprocess: preset, JSON or file.
+        preprocess: preset, ``sound:RATE``, JSON or file.
         labels: text file with one class a line, or ``imagenet``.
+        detection: family of detectors, JSON or file; None where the outputs' shapes show it.
         trust_pickle: load a pickled module, which runs code from the file.
         task: ``embeddings`` for a model of sentences; None for any other.
         tokenizer: ``tokenizer.json`` of such a model.
@@ -76,6 +77,7 @@ class BuildOptions:
     layers_float: int | None = None
     preprocess: str | None = None
     labels: str | None = None
+    detection: str | None = None
     trust_pickle: bool = False
     task: str | None = None
     tokenizer: Path | None = None

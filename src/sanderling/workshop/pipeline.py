@@ -126,21 +126,24 @@ def _package(
     written = list(piece.variants)
     golden = proof.golden_vectors(folder, written, piece.material)
     levels = safe_levels(folder, _files(written), golden, recorder)
-    accuracies = proof.measure_accuracy(_files(written), levels, piece.material, options, recorder)
-    budget = options.budget or proof.default_budget(accuracies["fp32"])
+    judged = proof.measure_accuracy(_files(written), levels, piece.material, options, recorder)
+    budget = options.budget or proof.default_budget(judged["fp32"].accuracy)
     search = None
-    if piece.quantized is not None and (point or not within_budget(accuracies["int8"], budget)):
+    if piece.quantized is not None and (point or not within_budget(judged["int8"].accuracy, budget)):
         search, mixed = _mixed(folder, piece, point, budget, options, recorder)
         if mixed is not None:
             written.append(mixed)
             golden = proof.golden_vectors(folder, written, piece.material)
             levels |= safe_levels(folder, _files([mixed]), golden, recorder)
             pair = _files([written[0], mixed])
-            accuracies["mixed"] = proof.measure_accuracy(pair, levels, piece.material, options, recorder)["mixed"]
+            judged["mixed"] = proof.measure_accuracy(pair, levels, piece.material, options, recorder)["mixed"]
     timings, memory = proof.measure_performance(_files(written), levels, piece.material, options, recorder)
     measured = {
         variant.id: VariantEvidence(
-            accuracy=accuracies[variant.id], latency=timings[variant.id], memory_bytes=memory[variant.id]
+            accuracy=judged[variant.id].accuracy,
+            latency=timings[variant.id],
+            memory_bytes=memory[variant.id],
+            confusion=judged[variant.id].confusion,
         )
         for variant in written
     }
@@ -240,7 +243,9 @@ def _manifest(
         inputs=piece.inputs,
         outputs=piece.outputs,
         preprocessing=piece.material.preprocessing,
+        sound=piece.material.sound,
         labels=piece.material.labels,
+        detection=piece.material.reader.spec if piece.material.reader is not None else None,
         variants=variants,
         chosen=chosen,
         budget=budget,
@@ -284,8 +289,9 @@ def _plain_options(options: BuildOptions) -> dict[str, Any]:
             plain[key] = value.name
     plain["source"] = Path(options.source).name
     plain["labels"] = Path(options.labels).name if options.labels else None
-    if options.preprocess and not options.preprocess.lstrip().startswith("{"):
-        plain["preprocess"] = Path(options.preprocess).name
+    for key, text in (("preprocess", options.preprocess), ("detection", options.detection)):
+        if text and not text.lstrip().startswith("{"):
+            plain[key] = Path(text).name
     plain["inputs"] = [str(spec) for spec in options.inputs]
     plain["budget"] = f"{options.budget.metric}={options.budget.limit:g}" if options.budget else None
     return plain

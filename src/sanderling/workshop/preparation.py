@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import onnx
@@ -15,6 +15,7 @@ from sanderling.core.tensor import Feeds, TensorSpec, random_feeds
 from sanderling.model.cost import graph_cost
 from sanderling.model.graph import all_nodes, element_count, input_specs, output_specs, write_graph
 from sanderling.model.manifest import Source
+from sanderling.workshop.detection import settled
 from sanderling.workshop.evidence import Cost, ExportEvidence, Finetuning
 from sanderling.workshop.export.source import Exported, export
 from sanderling.workshop.material import Material, gather
@@ -81,6 +82,9 @@ def make(folder: Path, options: BuildOptions, progress: Progress, make_graph: Ex
     model = _shaped(model, exported, options)
     inputs, outputs = input_specs(model), output_specs(model)
     material = exported.material or gather(options, inputs, outputs, progress)
+    if material.reader is not None:
+        reader = settled(material.reader, options.detection, model, material.evaluation, progress)
+        material = replace(material, reader=reader)
     cost_before = _cost(model)
     passes = (*raise_opset_passes(model), *PASSES)
     probes = _probes(inputs, material, options)

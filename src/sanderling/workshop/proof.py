@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from sanderling.core.precision import Precision
 from sanderling.core.progress import Event, Progress
 from sanderling.core.statistics import CONFIDENCE
 from sanderling.measure.accuracy import classifier_classes, compare_outputs, evaluation_batch, judge
+from sanderling.measure.confusion import Confusion
 from sanderling.measure.latency import Timing, time_interleaved
 from sanderling.measure.memory import session_memory_bytes
 from sanderling.model.manifest import Accuracy, Budget, Golden, Variant
@@ -43,13 +45,21 @@ _CLEARLY_FASTER = 0.95
 _LEAST_MAP = 5.0
 
 
+@dataclass(frozen=True)
+class Judged:
+    """How a variant does on the evaluation data, and on labelled data what it takes for what."""
+
+    accuracy: Accuracy
+    confusion: Confusion | None
+
+
 def measure_accuracy(
     files: Mapping[str, Path],
     levels: Mapping[str, Optimization],
     material: Material,
     options: BuildOptions,
     progress: Progress,
-) -> dict[str, Accuracy]:
+) -> dict[str, Judged]:
     """Accuracy of every variant on the evaluation data; FP32, named ``fp32``, is the reference.
 
     The bounds on INT8 and on mixed precision hold with more confidence: there are two chances to be lucky.
@@ -138,7 +148,7 @@ def _load(path: Path, options: EngineOptions, stack: ExitStack) -> Executable:
 
 def _accuracy(
     loaded: Mapping[str, Executable], material: Material, options: BuildOptions, progress: Progress
-) -> dict[str, Accuracy]:
+) -> dict[str, Judged]:
     progress.stage("measure accuracy", len(material.evaluation))
     runs = {name: executable.run for name, executable in loaded.items()}
     reference = loaded["fp32"]
@@ -149,21 +159,25 @@ def _accuracy(
         batch=evaluation_batch(reference.inputs),
         classify=classifier_classes(reference.outputs) is not None,
         progress=progress,
+        reader=material.reader,
     )
     labels = material.evaluation.labels
-    accuracies = {
-        name: judge(
-            record,
-            records["fp32"],
-            labels,
-            metric=material.metric,
-            seed=options.seed,
-            confidence=SEARCH_CONFIDENCE if name in _SEARCHED else CONFIDENCE,
+    judged = {
+        name: Judged(
+            judge(
+                record,
+                records["fp32"],
+                labels,
+                metric=material.metric,
+                seed=options.seed,
+                confidence=SEARCH_CONFIDENCE if name in _SEARCHED else CONFIDENCE,
+            ),
+            record.confusion(labels),
         )
         for name, record in records.items()
     }
-    warn_of_nothing_to_lose(accuracies["fp32"], progress)
-    return accuracies
+    warn_of_nothing_to_lose(judged["fp32"].accuracy, progress)
+    return judged
 
 
 def warn_of_nothing_to_lose(reference: Accuracy, progress: Progress) -> None:

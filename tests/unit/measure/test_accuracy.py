@@ -19,6 +19,7 @@ from sanderling.measure.average_precision import Matches, map_drop_upper
 from sanderling.measure.detection import Objects
 from sanderling.measure.samples import Samples
 from sanderling.model.manifest import Accuracy, Budget
+from sanderling.run.vision.reading import find_reader
 
 
 def scores_for(*classes: int, count: int = 4) -> np.ndarray:
@@ -173,7 +174,7 @@ def test_comparison_runs_every_sample_once_and_the_reference_only_once():
     assert calls == {"fp32": [4, 4, 2], "int8": [4, 4, 2]}
     assert records["fp32"].sqnr_db() == {"y": None}
     assert np.concatenate(records["int8"].noises["y"]).sum() == pytest.approx(10 * 2 * 0.25)
-    assert len(np.concatenate(records["int8"].predictions)) == 10
+    assert len(records["int8"].predicted()) == 10
 
 
 def detector_output(*boxes: tuple[float, float, float, float, float, float], anchors: int = 20) -> np.ndarray:
@@ -201,7 +202,8 @@ def test_detector_is_judged_by_map_on_the_objects_of_each_picture():
         return {"y": np.concatenate([wrong if number == 7 else right for number in feeds["x"]])}
 
     runs = {"fp32": reference, "int8": variant}
-    records = compare_outputs(reference, runs, samples, batch=4, classify=False, progress=Recorder(Silent()))
+    asked = {"batch": 4, "classify": False, "progress": Recorder(Silent()), "reader": READER}
+    records = compare_outputs(reference, runs, samples, **asked)
     own = judge(records["fp32"], records["fp32"], None, metric="map", seed=0)
     got = judge(records["int8"], records["fp32"], None, metric="map", seed=0)
     assert (own.metric, own.value, own.drop, own.drop_upper, own.samples) == ("map", pytest.approx(100), 0, 0, 10)
@@ -254,6 +256,7 @@ def test_other_metric_says_nothing_about_a_budget(measured, asked):
 CLASSIFIER = (TensorSpec(name="y", dtype="float32", shape=("N", 4)),)
 MAP = (TensorSpec(name="y", dtype="float32", shape=("N", 4, 8, 8)),)
 DETECTOR = (TensorSpec(name="y", dtype="float32", shape=("N", 6, 20)),)
+READER = find_reader((TensorSpec(name="x", dtype="float32", shape=("N", 3, 64, 64)),), DETECTOR)
 
 
 @pytest.mark.parametrize(
@@ -284,12 +287,12 @@ def test_budget_of_a_classifier_is_refused_for_another_model(asked):
 )
 def test_detector_is_judged_by_map_where_its_objects_are_known(asked, labelled, expected):
     budget = None if asked is None else Budget(metric=asked, limit=1)
-    assert metric_for(budget, DETECTOR, labelled=labelled) == expected
+    assert metric_for(budget, DETECTOR, labelled=labelled, reader=READER) == expected
 
 
 def test_map_budget_without_boxes_is_refused():
     with pytest.raises(OptionError, match=r"budget map=1 needs to know what is on the pictures: give --eval"):
-        metric_for(Budget(metric="map", limit=1), DETECTOR, labelled=False)
+        metric_for(Budget(metric="map", limit=1), DETECTOR, labelled=False, reader=READER)
 
 
 @pytest.mark.parametrize("outputs", [CLASSIFIER, MAP])

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from sanderling.measure.average_precision import Matches, map_drop_upper, match, mean_average_precision, weighted_map
-from sanderling.measure.detection import Detections, Objects
+from sanderling.measure.detection import Objects
+from sanderling.run.vision.detections import Detections
 from tests.coco import coco_percent
 
 

@@ -12,6 +12,8 @@ from sanderling.core.progress import Recorder, Silent
 from sanderling.core.tensor import TensorSpec, check_feeds
 from sanderling.measure.samples import SampleReader, Samples, check_labels, inputs_without_batch
 from sanderling.model.preprocessing import Preprocessing
+from sanderling.model.sound import SoundSpec
+from tests.sounds import write_tone
 
 IMAGE = TensorSpec(name="image", dtype="float32", shape=("N", 3, 8, 8))
 PREPROCESSING = Preprocessing(width=8, height=8, resize="none")
@@ -114,6 +116,69 @@ def test_file_of_another_kind_is_an_error(tmp_path):
 
 def test_pictures_for_a_model_that_says_nothing_about_them_are_an_error(tmp_path):
     assert "--preprocess" in complaint(put_pictures(tmp_path, "a.png"), reader(preprocessing=None))
+
+
+# Sounds
+
+WAVEFORM = TensorSpec(name="sound", dtype="float32", shape=("N", 800))
+HEARD = SoundSpec(sample_rate_hz=16_000, length=800)
+
+
+def sound_reader(recorder: Recorder | None = None, shape: tuple[int | str, ...] = ("N", 800)) -> SampleReader:
+    spec = WAVEFORM.model_copy(update={"shape": shape})
+    return SampleReader((spec,), None, NAMES, recorder or Recorder(Silent()), HEARD)
+
+
+def test_folder_of_sounds_is_read_with_the_labels_of_its_folders(tmp_path):
+    for name in ("newt/b.wav", "cat/a.WAV", "cat/._a.wav"):
+        write_tone(tmp_path / name, frames=800)
+    samples = sound_reader().read(tmp_path)
+    assert samples.names == ("a.WAV", "b.wav")
+    assert samples.labels.tolist() == [0, 2]
+    assert samples.inputs["sound"].dtype == np.float32
+    check_feeds(samples.one(1), (WAVEFORM,))
+
+
+def test_sounds_fit_an_input_with_a_channel_axis(tmp_path):
+    write_tone(tmp_path / "a.wav", frames=400)
+    assert sound_reader(shape=("N", 1, 800)).read(tmp_path).inputs["sound"].shape == (1, 1, 800)
+
+
+def test_csv_lists_sounds_too(tmp_path):
+    write_tone(tmp_path / "a.wav", frames=800)
+    (tmp_path / "list.csv").write_text("path,label\na.wav,dog\n")
+    assert sound_reader().read(tmp_path / "list.csv").labels.tolist() == [1]
+
+
+def test_sounds_that_are_longer_than_the_model_hears_are_told_of_once(tmp_path):
+    recorder = Recorder(Silent())
+    for name, frames in (("a", 1600), ("b", 900), ("c", 800)):
+        write_tone(tmp_path / f"{name}.wav", frames=frames)
+    assert len(sound_reader(recorder).read(tmp_path)) == 3
+    assert [(event.kind, event.subject) for event in recorder.events] == [("sounds-cut", "2 of 3")]
+    assert "0.10 s: the model hears 0.05 s" in recorder.events[0].reason
+
+
+def test_broken_sounds_are_left_out_while_they_are_few(tmp_path):
+    recorder = Recorder(Silent())
+    for index in range(11):
+        write_tone(tmp_path / f"{index:02d}.wav", frames=800)
+    (tmp_path / "03.wav").write_bytes(b"RIFF")
+    assert len(sound_reader(recorder).read(tmp_path)) == 10
+    assert [event.kind for event in recorder.events] == ["sound-skipped"]
+    (tmp_path / "04.wav").write_bytes(b"")
+    with pytest.raises(DataError, match="2 of 11 sounds"):
+        sound_reader().read(tmp_path)
+
+
+def test_folder_without_sounds_is_an_error(tmp_path):
+    with pytest.raises(DataError, match="holds no sounds"):
+        sound_reader().read(put_pictures(tmp_path, "a.png"))
+
+
+def test_sounds_for_a_model_that_says_nothing_about_them_are_an_error(tmp_path):
+    write_tone(tmp_path / "cat" / "a.wav")
+    assert "--preprocess sound:RATE" in complaint(tmp_path)
 
 
 # Broken pictures
@@ -339,23 +404,28 @@ def test_boxes_that_cannot_be_used_are_told_with_their_file(tmp_path, changes, m
 
 
 @pytest.mark.parametrize(
-    "preprocessing",
-    [Preprocessing(width=8, height=8, resize="stretch"), Preprocessing(width=8, height=8, resize_to=8)],
-    ids=["stretch", "shorter"],
+    ("how", "expected"),
+    [
+        ({"resize": "stretch"}, [0.5, 1, 2.5, 5]),
+        ({"resize": "letterbox"}, [0.5, 2.5, 2.5, 4.5]),
+        ({"resize": "letterbox", "anchor": "top-left"}, [0.5, 0.5, 2.5, 2.5]),
+    ],
 )
-def test_pictures_with_boxes_need_the_size_of_the_input(tmp_path, preprocessing):
-    given = reader(preprocessing=preprocessing)
-    assert given.read(put_arrays(tmp_path, image=np.zeros((4, 8, 8, 3), np.uint8), **square(4))).objects is not None
-    told = complaint(put_arrays(tmp_path, image=np.zeros((4, 16, 16, 3), np.uint8), **square(4)), given)
-    assert "changes pictures [4, 16, 16, 3] to 8×8" in told
-    assert '"resize": "none"' in told
+def test_boxes_go_with_their_pictures_into_the_models_input(tmp_path, how, expected):
+    given = reader(preprocessing=Preprocessing(width=8, height=8, **how))
+    objects = given.read(put_arrays(tmp_path, image=np.zeros((4, 8, 16, 3), np.uint8), **square(4))).objects
+    np.testing.assert_allclose(objects.boxes[0, 0], expected)
+    assert objects.classes.tolist() == square(4)["classes"].tolist()
 
 
-def test_pictures_with_boxes_may_not_be_cropped(tmp_path):
+@pytest.mark.parametrize("size", [(8, 8), (16, 16), (8, 20)])
+def test_pictures_with_boxes_may_not_be_cropped(tmp_path, size):
     given = reader(preprocessing=Preprocessing(width=8, height=8, resize_to=10))
-    assert "changes pictures" in complaint(
-        put_arrays(tmp_path, image=np.zeros((4, 8, 8, 3), np.uint8), **square(4)), given
-    )
+    told = complaint(put_arrays(tmp_path, image=np.zeros((4, *size, 3), np.uint8), **square(4)), given)
+    assert f"cuts pictures [4, {size[0]}, {size[1]}, 3]" in told
+    assert '"letterbox"' in told
+    whole = reader(preprocessing=Preprocessing(width=8, height=8, resize_to=8))
+    assert whole.read(put_arrays(tmp_path, image=np.zeros((4, 8, 8, 3), np.uint8), **square(4))).objects is not None
 
 
 def test_input_named_as_the_boxes_is_an_input(tmp_path):

@@ -12,6 +12,7 @@ import pytest
 from sanderling.core.errors import PackageError, SanderlingError
 from sanderling.run.policy.document import Policy, parse_policy
 from sanderling.run.pool import Pool
+from sanderling.run.session import open_sessions
 from sanderling.run.text import pooled
 from sanderling.run.text.base import Sampling
 from sanderling.serve.data_plane import DataPlane
@@ -113,9 +114,18 @@ def test_a_package_that_is_another_one_by_now_is_not_taken(plane, package):
     np.testing.assert_allclose(run(plane), SCORES, atol=1e-4)
 
 
-def test_models_that_come_or_go_meanwhile_are_a_conflict(plane):
+def test_models_that_come_or_go_meanwhile_are_a_conflict_and_nothing_stays_loaded(plane):
+    before, began = open_sessions(), []
+
+    def unload_meanwhile(member, name):
+        if not began:
+            began.append(plane.remove("tiny", "2"))
+        warm(member, name)
+
     with pytest.raises(ConflictError, match="try again"):
-        plane.exchange(plane.pool, {})
+        swap_policy(plane, batches_of(8), threads=1, warm=unload_meanwhile)
+    assert set(open_sessions()) <= set(before)
+    np.testing.assert_allclose(run(plane), SCORES, atol=1e-4)
 
 
 def test_a_language_model_follows_as_well_and_ends_what_it_writes(monkeypatch, tmp_path):

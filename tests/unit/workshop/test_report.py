@@ -10,6 +10,7 @@ from sanderling.core.machine import Machine
 from sanderling.core.precision import Precision
 from sanderling.core.progress import Event
 from sanderling.core.tensor import TensorSpec
+from sanderling.measure.confusion import NOTHING, Confusion
 from sanderling.measure.latency import time_interleaved
 from sanderling.model.manifest import Accuracy, Budget, Golden, Latency, Manifest, Source, Variant
 from sanderling.workshop.evidence import (
@@ -22,6 +23,7 @@ from sanderling.workshop.evidence import (
     VariantEvidence,
 )
 from sanderling.workshop.optimize.simplify import PassRecord
+from sanderling.workshop.report.confusion import MOST_CLASSES, confusion_chart
 from sanderling.workshop.report.render import render_report
 
 NASTY = "<script>alert('x')</script>&\"name"
@@ -284,3 +286,27 @@ def test_names_in_the_picture_do_not_cover_each_other():
 
 def test_report_is_the_same_text_twice():
     assert render_report(manifest(), evidence()) == render_report(manifest(), evidence())
+
+
+def test_what_is_taken_for_what_is_shown_with_the_numbers_beside_it():
+    confusion = Confusion(cells=((0, 0, 40), (1, 0, 7), (1, NOTHING, 3), (NOTHING, 1, 2)))
+    whole, described = evidence(), manifest(labels=("cat & co", "dog"))
+    variants = {name: item.model_copy(update={"confusion": confusion}) for name, item in whole.variants.items()}
+    measured = tuple(
+        item.model_copy(update={"accuracy": item.accuracy.model_copy(update={"also": {"map50": 88.25}})})
+        for item in described.variants
+    )
+    text = render_report(
+        described.model_copy(update={"variants": measured}), whole.model_copy(update={"variants": variants})
+    )
+    assert "dog, taken for cat &amp; co: 7 of 10" in text
+    assert "nothing, taken for dog: 2 of 2" in text
+    assert '<th class="n">map50</th>' in text
+    assert '<td class="n">88.25</td>' in text
+
+
+def test_only_the_classes_that_are_confused_most_have_a_cell():
+    cells = tuple((number, (number + 1) % 60, 60 - number) for number in range(60))
+    chart = confusion_chart(Confusion(cells=cells), None)
+    assert chart.count("<rect") == MOST_CLASSES**2
+    assert "class 1, taken for class 2: 59 of 59" in chart

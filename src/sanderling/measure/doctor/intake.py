@@ -31,7 +31,8 @@ def read_data(source: str | Path, patient: Patient, progress: Progress) -> tuple
     labels = patient.manifest.labels if patient.manifest else None
     turned = _turned(Path(source), patient)
     if turned is None:
-        samples, found = SampleReader(patient.inputs, patient.preprocessing, labels, progress).read(source), []
+        reader = SampleReader(patient.inputs, patient.preprocessing, labels, progress, patient.sound)
+        samples, found = reader.read(source), []
     else:
         array, truth, finding = turned
         names = tuple(f"row {row}" for row in range(len(array)))

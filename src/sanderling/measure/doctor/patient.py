@@ -16,7 +16,8 @@ from sanderling.model.graph import input_specs, lifted, output_specs, read_graph
 from sanderling.model.manifest import Manifest
 from sanderling.model.package import EVIDENCE, MANIFEST, GoldenVectors, Package
 from sanderling.model.preprocessing import Preprocessing, parse_preprocessing
-from sanderling.run.session import check_tensors
+from sanderling.model.sound import SoundSpec
+from sanderling.run.session import check_one_graph
 
 _OBSERVED = 16
 
@@ -60,6 +61,11 @@ class Patient:
     def outputs(self) -> tuple[TensorSpec, ...]:
         """Of the graph."""
         return output_specs(self.model)
+
+    @property
+    def sound(self) -> SoundSpec | None:
+        """How recordings must be made into the input."""
+        return self.manifest.sound if self.manifest else None
 
     @property
     def reference(self) -> Preprocessing | None:
@@ -118,7 +124,7 @@ def admit(path: str | Path, preprocess: str | None) -> Patient:
         model = described(place)
         return Patient(place, place, model, preprocessing=_preprocessing(preprocess, model))
     package = Package.open(place, check_hashes=False, check_files=False)
-    check_tensors(package)
+    check_one_graph(package)
     problems = tuple(package.problems())
     file = package.file(package.manifest.variants[0].file)
     try:

@@ -23,6 +23,7 @@ from sanderling.measure.remote.results import DeviceBench, keep, require_passed
 from sanderling.measure.remote.runner import bench_by_runner
 from sanderling.measure.verify import VerifyResult
 from sanderling.model.package import Package, write_zip
+from sanderling.run.session import check_one_graph
 
 Model = TypeVar("Model", VerifyResult, BenchResult)
 _VERIFY_S, _BENCH_S, _SHORT_S = 1800.0, 3600.0, 60.0
@@ -46,6 +47,7 @@ def bench_on(path: str | Path, on: str, options: RemoteOptions, progress: Progre
         NotMetError: the device does not compute what the package says; nothing is kept.
     """
     progress, package = progress or Silent(), Package.open(path)
+    check_one_graph(package)
     for name in options.variants:
         package.variant(name)
     device = device_of(on)

@@ -10,21 +10,23 @@ from functools import partial
 from pathlib import Path
 from typing import get_args
 
-from sanderling.core.errors import EngineError, NotMetError, OptionError, PackageError, SanderlingError
+from sanderling.core.errors import EngineError, NotMetError, OptionError, SanderlingError
 from sanderling.core.machine import Machine, describe_machine, fingerprint
 from sanderling.core.progress import Event, Progress, Recorder, Silent
 from sanderling.core.statistics import percentiles
 from sanderling.measure.golden import safe_level, wrong_outputs
 from sanderling.measure.memory import session_memory_bytes
 from sanderling.measure.tune.candidates import Candidate, Excluded, list_candidates
+from sanderling.measure.tune.keeping import keep
 from sanderling.measure.tune.race import Runner, race
 from sanderling.measure.tune.stable import Stable
-from sanderling.model.package import Package, rewrite_manifest
+from sanderling.measure.tune.text import tune_text
+from sanderling.model.package import Package
 from sanderling.model.plan import Objective, Plan, PlanEntry
-from sanderling.model.tuning import TUNING, CandidateResult, TuneResult, Tuning
+from sanderling.model.tuning import CandidateResult, TuneResult
 from sanderling.run.devices import EngineState, list_engines
 from sanderling.run.engines.base import Executable, Optimization
-from sanderling.run.session import check_tensors
+from sanderling.run.session import check_one_graph
 
 _FALLBACKS = 3
 _LEAST_SECONDS = 20.0
@@ -58,7 +60,8 @@ def tune(
 
     Args:
         path: the package, a folder or a zip.
-        objective: ``latency`` of one row, ``throughput`` in rows a second over batch sizes, or ``memory``.
+        objective: ``latency`` of one row, ``throughput`` in rows a second over batch sizes, or ``memory``; of a language
+            model as of ``tune_text``.
         seconds: for the race; loading and checking come on top.
         engines: only these; all that are installed without any.
         progress: told about each step.
@@ -72,7 +75,9 @@ def tune(
     progress = Recorder(progress or Silent())
     start = time.monotonic()
     package = Package.open(path)
-    check_tensors(package)
+    if package.manifest.text is not None:
+        return tune_text(path, objective=objective, seconds=seconds, engines=engines, progress=progress)
+    check_one_graph(package)
     states = _states(engines)
     candidates, excluded = list_candidates(package.manifest, states, objective)
     with ExitStack() as stack:
@@ -96,20 +101,8 @@ def tune(
         events=tuple(progress.events),
         seconds=round(time.monotonic() - start, 1),
     )
-    _keep(package, result, Path(path))
+    keep(package, result, Path(path))
     return result
-
-
-def _keep(package: Package, result: TuneResult, path: Path) -> None:
-    """Write the plan into the manifest, and all that was measured beside it."""
-    try:
-        results = package.tuning().results
-    except PackageError:  # another version's: its plans stay in the manifest
-        results = {}
-    tuning = Tuning(results={**results, result.fingerprint: result})
-    plans = {**package.manifest.plans, result.fingerprint: result.plan}
-    manifest = package.manifest.model_copy(update={"plans": plans})
-    rewrite_manifest(package, manifest, path, {TUNING: tuning.to_text()})
 
 
 def _states(engines: Sequence[str]) -> list[EngineState]:

@@ -46,6 +46,8 @@ _SHARE_SCHEMA = {
         {"type": "string", "pattern": r"^\s*[0-9]+(\.[0-9]+)?\s*%\s*$"},
     ]
 }
+_FREE_SCHEMA = {"anyOf": [{"type": "number", "minimum": 0, "maximum": 100}, _SHARE_SCHEMA["anyOf"][1]]}
+_HOURS = r"^([01][0-9]|2[0-3]):[0-5][0-9]-([01][0-9]|2[0-3]):[0-5][0-9]$"
 
 
 def _folded(text: str) -> str:
@@ -280,6 +282,24 @@ class EmergencyRelease(_Section):
     release_order: Annotated[tuple[Releasable, ...], Distinct] = ("tensorPool", "models")
 
 
+class Training(_Section):
+    """When a model may be trained on the device.
+
+    Attributes:
+        charging: only while the device has mains power.
+        max_temp: °C of the processor from which training pauses; no limit by default.
+        sensor: name, or a part of it, of the temperature sensor that counts; found by well-known names by default.
+        free_memory: share of the memory that must be free; ``0.2``, ``20`` or ``"20%"``; 0 asks for none.
+        hours: local time within which it may train, such as ``22:00-06:00``; the whole day by default.
+    """
+
+    charging: Flag = True
+    max_temp: Number | None = Field(None, gt=-50, lt=200)
+    sensor: str | None = None
+    free_memory: Annotated[Number, BeforeValidator(_share), Field(ge=0, lt=1), WithJsonSchema(_FREE_SCHEMA)] = 0.1
+    hours: Annotated[str, Field(pattern=_HOURS)] | None = None
+
+
 _MEMORY = "memoryPolicy"
 _MEMORY_KEYS = ("maxModelCache", "maxModelBytes", "tensorPoolSize", "emergencyRelease")
 
@@ -297,6 +317,7 @@ class Policy(_Section):
         tensor_pool_size: buffers of each kind that are kept for batches.
         sensor_interval: milliseconds from one reading of the sensors to the next.
         isolation: ``thread`` runs engines in this process, ``process`` in one of their own.
+        training: when a model may be trained on the device.
     """
 
     device_priorities: Annotated[tuple[DeviceName, ...], Distinct] = ()
@@ -313,6 +334,7 @@ class Policy(_Section):
     emergency_release: EmergencyRelease = EmergencyRelease()
     sensor_interval: Number = Field(1_000, gt=0)
     isolation: Literal["thread", "process"] = "thread"
+    training: Training = Training()
 
     @model_validator(mode="before")
     @classmethod

@@ -13,6 +13,7 @@ from sanderling.run.policy.document import Policy, device_names
 from sanderling.run.policy.memory import MemoryRules
 from sanderling.run.policy.placement import LaneRule, RecoveryRule
 from sanderling.run.policy.scheduling import SchedulingRules
+from sanderling.run.policy.training import TrainingRules
 
 
 class DeviceOrder(NamedTuple):
@@ -98,6 +99,19 @@ def memory_rules(policy: Policy) -> MemoryRules:
     )
 
 
+def training_rules(policy: Policy) -> TrainingRules:
+    """When a model may be trained."""
+    section = policy.training
+    begin, end = section.hours.split("-") if section.hours else ("00:00", "00:00")
+    return TrainingRules(
+        needs_charging=section.charging,
+        leave_c=NEVER if section.max_temp is None else section.max_temp,
+        free_share=section.free_memory,
+        begin_minute=_minute(begin),
+        end_minute=_minute(end),
+    )
+
+
 def breaker_rules(policy: Policy) -> BreakerRules:
     """What a failed check leads to."""
     section = policy.guard
@@ -144,6 +158,11 @@ def device_order(policy: Policy, available: Mapping[str, str]) -> DeviceOrder:
             f"{_listed([f'{device} ({kind})' for device, kind in available.items()]) or 'no devices'}"
         )
     return DeviceOrder(tuple(chosen), tuple(absent))
+
+
+def _minute(clock: str) -> int:
+    hours, minutes = clock.split(":")
+    return 60 * int(hours) + int(minutes)
 
 
 def _listed(items: Sequence[object]) -> str:

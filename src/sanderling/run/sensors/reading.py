@@ -13,6 +13,7 @@ from sanderling.core.progress import Event
 from sanderling.run.sensors.cards import Cards
 from sanderling.run.sensors.memory import read_memory
 from sanderling.run.sensors.power import EnergyMeter
+from sanderling.run.sensors.supply import on_mains
 from sanderling.run.sensors.temperatures import Temperature, read_temperatures
 
 # How the names of sensors begin that lie in a processor, a GPU or an NPU: hwmon drivers, zones of boards, our cards.
@@ -36,6 +37,7 @@ class Reading:
         resident_bytes: of this process.
         power_w: of what can be measured, see ``EnergyMeter``.
         energy_j: of the same, since the first reading.
+        charging: whether the machine has mains power.
     """
 
     time_s: float
@@ -45,6 +47,7 @@ class Reading:
     resident_bytes: int | None = None
     power_w: float | None = None
     energy_j: float | None = None
+    charging: bool | None = None
 
 
 class Sensors(Protocol):
@@ -92,6 +95,7 @@ class SystemSensors:
             resident_bytes=memory.resident_bytes,
             power_w=energy.power_w,
             energy_j=energy.energy_j,
+            charging=on_mains(self._root),
         )
 
 

@@ -15,7 +15,7 @@ from sanderling.run.sensors.reading import Reading
 from sanderling.run.sensors.temperatures import Temperature, believable
 
 _BYTES = ("memory_used_bytes", "memory_limit_bytes", "resident_bytes")
-_NOT_SENSORS = ("time_s", *_BYTES, "power_w")
+_NOT_SENSORS = ("time_s", *_BYTES, "power_w", "charging")
 
 
 @dataclass(frozen=True)
@@ -25,6 +25,7 @@ class Step:
     Attributes:
         time_s: after the script began.
         temperatures_c: degrees Celsius by sensor; a sensor that is not named is lost.
+        charging: whether the machine has mains power.
     """
 
     time_s: float
@@ -33,6 +34,7 @@ class Step:
     memory_limit_bytes: int | None = None
     resident_bytes: int | None = None
     power_w: float | None = None
+    charging: bool | None = None
 
 
 class ScriptedSensors:
@@ -77,6 +79,7 @@ class ScriptedSensors:
             resident_bytes=step.resident_bytes,
             power_w=step.power_w,
             energy_j=self._energy_j(now_s - self._start_s),
+            charging=step.charging,
         )
 
     def _energy_j(self, until_s: float) -> float | None:
@@ -149,7 +152,11 @@ def _step(where: str, header: list[str], row: list[str]) -> Step:
     values = {name: _number(where, name, text) for name, text in said.items()}
     used, limit, resident = (int(values[name]) if name in values else None for name in _BYTES)
     celsius = {name: value for name, value in values.items() if name not in _NOT_SENSORS}
-    return Step(values["time_s"], celsius, used, limit, resident, values.get("power_w"))
+    charging = values.get("charging")
+    if charging not in (None, 0.0, 1.0):
+        raise DataError(f"{where} says '{said['charging']}' for 'charging': expected 0 or 1")
+    on = None if charging is None else bool(charging)
+    return Step(values["time_s"], celsius, used, limit, resident, values.get("power_w"), on)
 
 
 def _number(where: str, name: str, text: str) -> float:

@@ -91,6 +91,17 @@ class Generation(Protocol):
             EngineError: execution failed, or the generation is closed.
         """
 
+    def append_scored(self, ids: Sequence[int]) -> Array:
+        """Read tokens in one call of the engine, and tell the scores after each of them: drafts are checked with it.
+
+        Returns:
+            float32, shape (len(ids), vocabulary).
+
+        Raises:
+            OptionError: as of ``append``, or they are more than the model's ``most_scored``.
+            EngineError: execution failed, or the generation is closed.
+        """
+
     def logits(self) -> Array:
         """Scores of the next token, float32, shape (vocabulary,), a copy.
 
@@ -123,10 +134,17 @@ class TextModel(Protocol):
 
     Attributes:
         token_bytes: memory of one token's keys and values.
+        most_together: sequences that one call can read a token of; 1 where each takes a call of its own.
+        most_scored: tokens whose scores one call can tell; 1 where it tells those after the last token only.
+        rows_are_independent: whether a token's numbers are the same with and without other tokens in its call, but for
+            the order of sums. They are not where all that a call reads is rounded by one scale.
     """
 
     spec: TextSpec
     token_bytes: int
+    most_together: int
+    most_scored: int
+    rows_are_independent: bool
 
     def encode(self, text: str) -> list[int]:
         """Ids of a text; ``spec.bos_id`` first where the model wants it and the text does not begin with it.
@@ -161,6 +179,21 @@ class TextModel(Protocol):
             EngineError: there is no memory for it, or the model is closed.
         """
 
+    def append_together(self, generations: Sequence[Generation], tokens: Sequence[int]) -> Array:
+        """Read one token of each of several sequences, however long each of them is, in one call.
+
+        Args:
+            generations: of this model, none twice, at most ``most_together``; something was appended to each.
+            tokens: one for each.
+
+        Returns:
+            Scores of what follows each, float32, shape (sequences, vocabulary).
+
+        Raises:
+            OptionError: they are none or too many, a token is out of the vocabulary, or a sequence is full.
+            EngineError: execution failed, or one is closed; sequences may have read their token or not.
+        """
+
     def score(self, ids: Sequence[int]) -> Array:
         """Log-probability of every token but the first after those before it, float64, shape (len(ids) - 1,).
 
@@ -193,3 +226,16 @@ class TextEngine(Protocol):
             ModelError: the folder is none of this engine's.
             EngineError: loading failed for another reason.
         """
+
+
+def append_one(generations: Sequence[Generation], tokens: Sequence[int]) -> Array:
+    """``append_together`` of a model whose sequences each take a call of their own.
+
+    Raises:
+        OptionError: there are several sequences, or none.
+        EngineError: execution failed, or it is closed.
+    """
+    if not len(generations) == len(tokens) == 1:
+        raise OptionError(f"{len(generations)} sequences in one call: expected 1")
+    generations[0].append(tokens)
+    return generations[0].logits()[None]

@@ -9,15 +9,16 @@ from contextlib import contextmanager
 
 from sanderling.core.errors import EngineError
 from sanderling.core.tensor import TensorSpec
-from sanderling.model.manifest import Manifest, Variant
+from sanderling.model.manifest import Manifest
 from sanderling.model.package import Package
 from sanderling.run.conditions import Conditions
 from sanderling.run.policy.document import Policy
 from sanderling.run.runtime import DRAIN_S, Runtime
 from sanderling.run.session import Shared
 from sanderling.run.text.base import GREEDY, Sampling
-from sanderling.run.text.loading import load_model, text_spec
-from sanderling.run.text.session import Prompt, TextLimits, TextSession, TextStatistics
+from sanderling.run.text.limits import TextLimits, TextStatistics
+from sanderling.run.text.loading import TextPlace, load_model, text_spec
+from sanderling.run.text.session import Prompt, TextSession
 from sanderling.run.text.stream import TextStream
 from sanderling.run.text.turns import SharedTurns
 
@@ -34,8 +35,7 @@ class PooledText:
         policy: of the pool.
         shared: the pool.
         name: that its requests are called by.
-        variant: that runs.
-        threads: of one step; 0 for all cores.
+        place: which variant runs, on which engine, with how many threads.
         limits: see there.
 
     Raises:
@@ -58,31 +58,30 @@ class PooledText:
         *,
         shared: Shared,
         name: str,
-        variant: Variant,
-        threads: int = 0,
+        place: TextPlace,
         limits: TextLimits | None = None,
     ) -> None:
         self.spec = text_spec(package)
         self.package = package
         self.policy = policy
         self.name = name
-        self.variant = variant
-        self.engine = variant.engines[0]
-        self.lane = f"{self.engine}/{_CPU}/{variant.id}"
+        self.variant = place.variant
+        self.engine = place.engine
+        self.lane = f"{place.engine}/{_CPU}/{place.variant.id}"
         self.lanes = (self.lane,)
         self.devices = {_CPU: _CPU}
         self.guard_counts: dict[str, int] = {}
         self.conditions: Conditions | None = shared.conditions
         self.used_s = time.monotonic()
         self._shared = shared
-        self._threads = threads
+        self._place = place
         self._limits = limits
         self._session: TextSession | None = None
         self._calls = 0
         self._closed = False
         self._loading = threading.Lock()
         self._lock = threading.Lock()
-        self._turns = SharedTurns(shared.runtime, policy, name=name, lane=self.lane, threads=threads)
+        self._turns = SharedTurns(shared.runtime, policy, name=name, lane=self.lane, threads=place.threads)
         try:
             self._ready()
         except BaseException:
@@ -200,6 +199,7 @@ class PooledText:
             if session is None:
                 size_bytes = self.variant.memory_bytes or self.variant.size_bytes
                 self._shared.make_room(self.name, size_bytes)
-                model = load_model(self.package, self.variant, threads=self._threads)
-                self._session = session = TextSession(model, limits=self._limits, turns=self._turns)
+                model = load_model(self.package, self.variant, threads=self._place.threads, engine=self.engine)
+                events = (self._place.event,) if self._place.event else ()
+                self._session = session = TextSession(model, limits=self._limits, turns=self._turns, events=events)
             return session

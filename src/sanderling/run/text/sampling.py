@@ -68,3 +68,11 @@ def _penalize(logits: Array, seen: Sequence[int], penalty: float) -> None:
     ids = np.unique(np.asarray(seen, dtype=np.int64))
     scores = logits[ids]
     logits[ids] = np.where(scores > 0, scores / penalty, scores * penalty)
+
+
+def log_probabilities(logits: Array, following: Sequence[int]) -> Array:
+    """Log-probability of each following token, float64; logits have shape (tokens, vocabulary)."""
+    scores = logits.astype(np.float64) - logits.max(axis=1, keepdims=True)
+    chosen = scores[np.arange(len(following)), np.asarray(following)]
+    result: Array = chosen - np.log(np.exp(scores).sum(axis=1))
+    return result

@@ -6,15 +6,17 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-
-from pydantic import BaseModel, ConfigDict
+from typing import TypeVar
 
 from sanderling.core.errors import ContextError, EngineError, OptionError, QueueFullError, SanderlingError, first_line
+from sanderling.core.progress import Event
 from sanderling.core.statistics import percentiles
+from sanderling.core.tensor import Array
+from sanderling.run.policy import NEVER
 from sanderling.run.policy.latency import LatencyModel, observe, predict_ms
 from sanderling.run.text.base import GREEDY, Message, Sampling, TextModel
 from sanderling.run.text.conversation import Conversation, TextRequest
+from sanderling.run.text.limits import TextLimits, TextStatistics
 from sanderling.run.text.prefixes import PrefixCache
 from sanderling.run.text.stream import Finish, Outlet, TextStream
 from sanderling.run.text.turns import Alone, Turns
@@ -24,68 +26,13 @@ _CHUNKS = (512, 256, 128, 64, 32, 16, 8, 4, 2, 1)  # of a prompt, in tokens
 _FIRST_CHUNK = 32
 _CONTEXTS = 2  # that memory is kept for
 _KEPT_TIMES = 1000
+_DRAFTS = 7
 _WEIGHT = 0.3  # of the newest measurement
 _END_S = 5.0
 _CLOSED = "the text session is closed; load the package again"
 
+_T = TypeVar("_T")
 Prompt = str | Sequence[int] | Sequence[Message]
-
-
-@dataclass(frozen=True)
-class TextLimits:
-    """What requests may take together.
-
-    Attributes:
-        conversations: requests that are computed at a time; others wait.
-        waiting: requests that may wait.
-        cache_tokens: of all sequences together, those that are kept for later included; twice the context by default.
-            A request that would need more waits, unless it is the only one.
-    """
-
-    conversations: int = 8
-    waiting: int = 256
-    cache_tokens: int | None = None
-
-    def __post_init__(self) -> None:
-        for name, value in vars(self).items():
-            if value is not None and value < (name == "conversations"):
-                raise OptionError(f"limit {name} is {value}: expected a whole number from {int(name != 'waiting')} on")
-
-
-class TextStatistics(BaseModel):
-    """What a session has done.
-
-    Attributes:
-        requests: by what became of them: ``completed``, ``cancelled``, ``failed``, ``rejected``.
-        active: that are computed now.
-        waiting: that wait.
-        prompt_tokens: of all prompts.
-        cached_tokens: of these, that were kept from earlier requests and not computed again.
-        tokens: of answers.
-        prefix_hits: requests that went on from a kept sequence.
-        kept: sequences that are kept.
-        cache_tokens: that the sequences have memory for.
-        prefill_tokens_per_s: of steps that read prompts; None before the first.
-        decode_tokens_per_s: of steps that chose a token, for one request; None before the first.
-        first_ms: percentiles of the time to the first token, of the last requests.
-        between_ms: percentiles of the time from one token of an answer to its next.
-    """
-
-    model_config = ConfigDict(frozen=True)
-
-    requests: dict[str, int]
-    active: int
-    waiting: int
-    prompt_tokens: int
-    cached_tokens: int
-    tokens: int
-    prefix_hits: int
-    kept: int
-    cache_tokens: int
-    prefill_tokens_per_s: float | None
-    decode_tokens_per_s: float | None
-    first_ms: dict[str, float] | None
-    between_ms: dict[str, float] | None
 
 
 class TextSession:
@@ -98,6 +45,10 @@ class TextSession:
         model: that computes; closed with the session.
         limits: see there.
         turns: by which other models run between the steps.
+        events: of loading the model.
+
+    Attributes:
+        events: what was asked for and is not done as asked.
     """
 
     def __init__(
@@ -106,6 +57,7 @@ class TextSession:
         *,
         limits: TextLimits | None = None,
         turns: Turns | None = None,
+        events: Sequence[Event] = (),
     ) -> None:
         self.model = model
         self.limits = limits or TextLimits()
@@ -115,6 +67,10 @@ class TextSession:
         self._active: list[Conversation] = []
         self._kept = PrefixCache()
         self._latency = LatencyModel()  # of a step, by the tokens that it reads
+        self._shared_latency = LatencyModel()  # of a step of several requests, by their number
+        self._together = min(self.limits.together, model.most_together)
+        self._drafts, found = _drafts(model, self.limits.drafts)
+        self.events = (*events, *found)
         self._prefill_ms: float | None = None  # of a token of a prompt
         self._decode_ms: float | None = None
         self._counts: Counter[str] = Counter()
@@ -157,7 +113,7 @@ class TextSession:
         request = TextRequest(
             prompt=self.ids(prompt), sampling=sampling, stop=tuple(stop), schema=schema, priority=priority
         )
-        conversation = Conversation(self.model, request, Outlet(notify))
+        conversation = Conversation(self.model, request, Outlet(notify), drafts=self._drafts)
         with self._lock:
             if self._closed:
                 raise EngineError(_CLOSED)
@@ -210,6 +166,10 @@ class TextSession:
                 prompt_tokens=self._counts["prompt tokens"],
                 cached_tokens=self._counts["cached tokens"],
                 tokens=self._counts["tokens"],
+                drafted_tokens=self._counts["drafted tokens"],
+                accepted_tokens=self._counts["accepted tokens"],
+                shared_calls=self._counts["shared calls"],
+                shared_tokens=self._counts["shared tokens"],
                 prefix_hits=self._counts["prefix hits"],
                 kept=len(self._kept),
                 cache_tokens=self._held(),
@@ -268,12 +228,11 @@ class TextSession:
                 if conversation is None:
                     return
                 limit = self._limit(conversation)
-            before = conversation.tokens
-            finish, error = self._stepped(conversation, limit)
-            with self._lock:
-                self._counts["tokens"] += conversation.tokens - before
-                if finish is not None or error is not None:
-                    self._end(conversation, finish, error)
+                others = self._companions(conversation)
+            if others:
+                self._step_together([conversation, *others])
+            else:
+                self._step(conversation, limit)
 
     def _next(self) -> Conversation | None:
         """The request whose step is next; waits for one; None after closing. Under the lock."""
@@ -320,46 +279,119 @@ class TextSession:
 
     def _limit(self, conversation: Conversation) -> int:
         """Tokens that the next step may read. Under the lock."""
+        slice_ms = self._turns.slice_ms()
         if not conversation.is_reading:
-            return 1
+            if slice_ms == NEVER:
+                return 1 + self._drafts
+            return next(
+                (size for size in _CHUNKS if size <= 1 + self._drafts and predict_ms(self._latency, size) <= slice_ms),
+                1,
+            )
         if not self._latency.sizes:
             return _FIRST_CHUNK
-        slice_ms = min(self._turns.slice_ms(), _STEP_MS if len(self._active) > 1 else _LONE_STEP_MS)
+        slice_ms = min(slice_ms, _STEP_MS if len(self._active) > 1 else _LONE_STEP_MS)
         return next((size for size in _CHUNKS if predict_ms(self._latency, size) <= slice_ms), 1)
 
-    def _stepped(self, conversation: Conversation, limit: int) -> tuple[Finish | None, SanderlingError | None]:
-        """Take a step, when it is its turn; returns how the answer ended, or failed."""
-        finish: Finish | None = None
-        took_ms = 0.0
-        reads = min(conversation.unread, limit) if conversation.is_reading else 0
+    def _companions(self, conversation: Conversation) -> list[Conversation]:
+        """Other requests whose next token the same call can write. Under the lock."""
+        if self._together < 2 or not conversation.is_writing:
+            return []
+        alike = [
+            each
+            for each in self._active
+            if each is not conversation and each.is_writing and each.request.priority == conversation.request.priority
+        ]
+        alike.sort(key=lambda each: each.used_ms)
+        slice_ms = self._turns.slice_ms()
+        most = self._together
+        if slice_ms != NEVER:
+            known = self._shared_latency
+            most = 2 if not known.sizes else most
+            most = next((size for size in range(most, 1, -1) if predict_ms(known, size) <= slice_ms), 1)
+        return alike[: most - 1]
 
-        def step() -> None:
-            nonlocal finish, took_ms
+    def _step(self, conversation: Conversation, limit: int) -> None:
+        """Take a step of one request, when it is its turn."""
+        before, drafted, accepted = conversation.tokens, conversation.drafted_tokens, conversation.accepted_tokens
+        is_reading = conversation.is_reading
+        reads = min(conversation.unread, limit) if is_reading else 0
+        took_ms, finish, error = self._timed(lambda: conversation.step(limit), conversation)
+        written, guessed = conversation.tokens - before, conversation.drafted_tokens - drafted
+        if error is None:
+            self._learn(max(reads, 1 + guessed), took_ms, read=reads, written=written)
+        with self._lock:
+            self._counts["tokens"] += written
+            self._counts["drafted tokens"] += guessed
+            self._counts["accepted tokens"] += conversation.accepted_tokens - accepted
+            self._told(conversation, took_ms)
+            if finish is not None or error is not None:
+                self._end(conversation, finish, error)
+
+    def _step_together(self, conversations: list[Conversation]) -> None:
+        """Write a token for each of several requests by one call of the engine, when it is their turn.
+
+        Where the call fails, each request takes its step alone, so that only the one whose fault it is fails.
+        """
+
+        def call() -> Array:
+            pairs = [conversation.last_token() for conversation in conversations]
+            return self.model.append_together([pair[0] for pair in pairs], [pair[1] for pair in pairs])
+
+        took_ms, scores, error = self._timed(call, conversations[0])
+        if scores is None or error is not None:
+            self._counts["failed shared calls"] += 1
+            for conversation in conversations:
+                self._step(conversation, 1)
+            return
+        self._shared_latency = observe(self._shared_latency, len(conversations), took_ms)
+        self._decode_ms = _smoothed(self._decode_ms, took_ms)
+        outcomes = [_outcome(conversation, row) for conversation, row in zip(conversations, scores, strict=True)]
+        with self._lock:
+            self._counts["shared calls"] += 1
+            self._counts["shared tokens"] += len(conversations)
+            for conversation, (finish, failure) in zip(conversations, outcomes, strict=True):
+                self._counts["tokens"] += failure is None
+                self._told(conversation, took_ms / len(conversations))
+                if finish is not None or failure is not None:
+                    self._end(conversation, finish, failure)
+
+    def _timed(
+        self, step: Callable[[], _T], conversation: Conversation
+    ) -> tuple[float, _T | None, SanderlingError | None]:
+        """Run a step when it is its turn; returns the milliseconds that it took, and its result or what failed."""
+        result: _T | None = None
+        took_ms = 0.0
+
+        def run() -> None:
+            nonlocal result, took_ms
             since_s = time.monotonic()
-            finish = conversation.step(limit)
+            result = step()
             took_ms = (time.monotonic() - since_s) * 1e3
 
         try:
-            self._turns.take(step, priority=conversation.request.priority)
+            self._turns.take(run, priority=conversation.request.priority)
         except SanderlingError as error:
-            return None, error
+            return took_ms, None, error
         except Exception as error:  # noqa: BLE001 - one request's fault is not the others'
-            return None, EngineError(f"text could not be computed: {first_line(error)}")
-        conversation.used_ms += took_ms
-        self._learn(conversation, reads, took_ms)
-        return finish, None
+            return took_ms, None, EngineError(f"text could not be computed: {first_line(error)}")
+        return took_ms, result, None
 
-    def _learn(self, conversation: Conversation, reads: int, took_ms: float) -> None:
-        """Note how long a step took, and how long its reader has waited for its token."""
-        if max(reads, 1) in _CHUNKS:
-            self._latency = observe(self._latency, max(reads, 1), took_ms)
-        if reads > 1:
-            self._prefill_ms = _smoothed(self._prefill_ms, took_ms / reads)
-        elif not reads:
-            self._decode_ms = _smoothed(self._decode_ms, took_ms)
-        waited_ms = conversation.take_waited_ms()
-        if waited_ms is not None:
-            (self._first_ms if conversation.tokens == 1 else self._between_ms).append(waited_ms)
+    def _learn(self, size: int, took_ms: float, *, read: int, written: int) -> None:
+        """Note how long a step of one request took."""
+        if size in _CHUNKS:
+            self._latency = observe(self._latency, size, took_ms)
+        if read > 1:
+            self._prefill_ms = _smoothed(self._prefill_ms, took_ms / read)
+        elif not read and written:
+            self._decode_ms = _smoothed(self._decode_ms, took_ms / written)
+
+    def _told(self, conversation: Conversation, took_ms: float) -> None:
+        """Note what a request has used, and how long its reader has waited for its tokens. Under the lock."""
+        conversation.used_ms += took_ms
+        waits = conversation.take_waits_ms()
+        if waits and conversation.tokens == len(waits):
+            self._first_ms.append(waits.pop(0))
+        self._between_ms.extend(waits)
 
     def _end(self, conversation: Conversation, finish: Finish | None, error: SanderlingError | None) -> None:
         """A request is over. Under the lock."""
@@ -386,3 +418,31 @@ class TextSession:
 
 def _smoothed(known: float | None, value: float) -> float:
     return value if known is None else known + _WEIGHT * (value - known)
+
+
+def _outcome(conversation: Conversation, scores: Array) -> tuple[Finish | None, SanderlingError | None]:
+    """How an answer goes on after a call with others: its end, or what failed, or neither."""
+    try:
+        return conversation.go_on(scores), None
+    except SanderlingError as error:
+        return None, error
+
+
+def _drafts(model: TextModel, wanted: int | None) -> tuple[int, tuple[Event, ...]]:
+    """Most tokens of a guess, and what is to be said about it."""
+    if wanted == 0:
+        return 0, ()
+    if model.most_scored < 2:
+        if wanted is None:
+            return 0, ()
+        reason = "the engine tells the scores after one token a call: each token takes a call"
+        return 0, (Event(kind="drafts-off", subject="drafts", reason=reason),)
+    if wanted is None:
+        return (_DRAFTS if model.rows_are_independent else 0), ()
+    if not model.rows_are_independent:
+        reason = (
+            "the variant rounds all tokens of a call by one scale: guesses are taken only where the likeliest token is "
+            "clear, and only of answers without sampling"
+        )
+        return wanted, (Event(kind="drafts-guarded", subject="drafts", reason=reason),)
+    return wanted, ()

@@ -117,6 +117,7 @@ _SCHEMAS: dict[str, Schema] = {
 }
 _PICTURE: dict[str, Schema] = {"image/*": BYTES, _OCTETS: BYTES}
 _QUERY: dict[str, Schema] = {"model": TEXT, "version": TEXT}
+_SHARE: Schema = {"type": "number", "minimum": 0, "maximum": 1}
 _INFER = {
     "answers": {JSON: ref("InferAnswer"), _OCTETS: BYTES},
     "body": {JSON: ref("InferRequest"), _OCTETS: BYTES},
@@ -205,7 +206,7 @@ PICTURES = Description(
             {JSON: ref("Objects")},
             body=_PICTURE,
             needs_body=True,
-            query={**_QUERY, "score": {"type": "number", "minimum": 0, "maximum": 1}},
+            query={**_QUERY, "score": _SHARE, "overlap": _SHARE},
             errors=(404, 504),
         ),
     ),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -14,6 +14,7 @@ from starlette.routing import BaseRoute, Route
 from sanderling.core.errors import OptionError
 from sanderling.core.tensor import Feeds
 from sanderling.model.manifest import Manifest
+from sanderling.run.vision.detections import DetectionRules
 from sanderling.serve.errors import RequestError
 from sanderling.tasks.vision import (
     best_detections,
@@ -22,6 +23,7 @@ from sanderling.tasks.vision import (
     check_detector,
     check_pictures,
     picture_feeds,
+    placed_feeds,
 )
 
 if TYPE_CHECKING:
@@ -29,7 +31,8 @@ if TYPE_CHECKING:
     from sanderling.serve.services import Services
 
 _TOP = 5
-_LEAST_SCORE = 0.25
+_RULES = DetectionRules()
+T = TypeVar("T")
 
 
 def picture_routes(services: Services) -> list[BaseRoute]:
@@ -49,21 +52,24 @@ class _Pictures:
         """The likeliest classes; ``model``, ``version`` and ``top`` are in the query."""
         top = _number(request, "top", _TOP, least=1, most=1000)
         model = self._find(request, check_classifier, "classifier")
-        model, outputs = await self._run(model, await request.body())
+        feeds = await _read(picture_feeds, model, await request.body())
+        model, outputs = await self._run(model, feeds)
         labels = best_labels(model.session.manifest, outputs, top=int(top))
         return _answer(model, {"labels": [label.model_dump() for label in labels]})
 
     async def detect(self, request: Request) -> Response:
-        """Objects and their boxes; ``model``, ``version`` and ``score`` are in the query."""
-        least = _number(request, "score", _LEAST_SCORE, least=0, most=1)
+        """Objects and their boxes; ``model``, ``version``, ``score`` and ``overlap`` are in the query."""
+        least = _number(request, "score", _RULES.least_score, least=0, most=1)
+        overlap = _number(request, "overlap", _RULES.most_overlap, least=0, most=1)
         model = self._find(request, check_detector, "detector")
-        preprocessing = check_pictures(model.session.manifest)
-        model, outputs = await self._run(model, await request.body())
-        found = best_detections(model.session.manifest, outputs, least=least)
-        size = {"width": preprocessing.width, "height": preprocessing.height}
-        return _answer(model, {"objects": [each.model_dump() for each in found], "boxes_in": size})
+        feeds, placement = await _read(placed_feeds, model, await request.body())
+        model, outputs = await self._run(model, feeds)
+        rules = DetectionRules(least_score=least, most_overlap=overlap)
+        found = best_detections(model.session.manifest, outputs, placement, rules)
+        size = {"width": placement.source_width, "height": placement.source_height}
+        return _answer(model, {"objects": [each.model_dump(exclude_none=True) for each in found], "boxes_in": size})
 
-    def _find(self, request: Request, check: Callable[[Manifest], None], kind: str) -> ServedModel:
+    def _find(self, request: Request, check: Callable[[Manifest], object], kind: str) -> ServedModel:
         """The model that the query names, or the only one that can."""
         name, version = request.query_params.get("model", ""), request.query_params.get("version", "")
         if not name:
@@ -79,17 +85,21 @@ class _Pictures:
         check(model.session.manifest)
         return model
 
-    async def _run(self, model: ServedModel, body: bytes) -> tuple[ServedModel, Feeds]:
+    async def _run(self, model: ServedModel, feeds: Feeds) -> tuple[ServedModel, Feeds]:
         """The version that has answered, and its results."""
-        if not body:
-            raise RequestError("the body is empty: expected a picture, such as a JPEG or PNG file")
-        feeds = await asyncio.to_thread(picture_feeds, model.session.manifest, io.BytesIO(body))
         answering = [model]
         outputs = await asyncio.wrap_future(self._plane.submit(model, feeds, moved=answering.append))
         return answering[-1], outputs
 
 
-def _can(model: ServedModel, check: Callable[[Manifest], None]) -> bool:
+async def _read(make: Callable[[Manifest, BinaryIO], T], model: ServedModel, body: bytes) -> T:
+    """What is made of a request's picture, beside the event loop."""
+    if not body:
+        raise RequestError("the body is empty: expected a picture, such as a JPEG or PNG file")
+    return await asyncio.to_thread(make, model.session.manifest, io.BytesIO(body))
+
+
+def _can(model: ServedModel, check: Callable[[Manifest], object]) -> bool:
     try:
         check_pictures(model.session.manifest)
         check(model.session.manifest)

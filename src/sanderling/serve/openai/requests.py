@@ -34,23 +34,52 @@ class _Form(BaseModel):
 
 
 class TextPart(_Form):
-    """A part of a message; text is the only kind."""
+    """A part of a message that is text."""
 
     type: Literal["text"]
     text: str
+
+
+class ImageUrl(_Form):
+    """Where a picture is; only ``data:image/…;base64,…`` is read, nothing is fetched.
+
+    Attributes:
+        detail: changes nothing: a model reads pictures in one size.
+    """
+
+    url: str
+    detail: Literal["auto", "low", "high"] | None = None
+
+
+class ImagePart(_Form):
+    """A part of a message that is a picture, for models that answer questions about pictures."""
+
+    type: Literal["image_url"]
+    image_url: ImageUrl
+
+
+Part = Annotated[TextPart | ImagePart, Field(discriminator="type")]
 
 
 class Message(_Form):
     """One message of a conversation."""
 
     role: Role
-    content: str | Annotated[list[TextPart], Field(min_length=1, fail_fast=True)]
+    content: str | Annotated[list[Part], Field(min_length=1, fail_fast=True)]
     name: str | None = None
 
     @property
     def text(self) -> str:
         """Its content as one text."""
-        return self.content if isinstance(self.content, str) else "".join(part.text for part in self.content)
+        if isinstance(self.content, str):
+            return self.content
+        return "".join(part.text for part in self.content if isinstance(part, TextPart))
+
+    @property
+    def pictures(self) -> tuple[str, ...]:
+        """URLs of its pictures."""
+        parts = () if isinstance(self.content, str) else self.content
+        return tuple(part.image_url.url for part in parts if isinstance(part, ImagePart))
 
 
 class StreamOptions(_Form):

@@ -26,6 +26,7 @@ from sanderling.serve.openai.answers import CachedTokens, Finish, Form, ModelCar
 from sanderling.serve.openai.embeddings import Embeddings
 from sanderling.serve.openai.errors import ParameterError, UnknownModelError, error_object
 from sanderling.serve.openai.finding import find_model
+from sanderling.serve.openai.picture_questions import PictureQuestions, answers_questions
 from sanderling.serve.openai.requests import ChatRequest, CompletionRequest, ResponseFormat, read_request
 
 if TYPE_CHECKING:
@@ -58,10 +59,16 @@ class _Texts:
 
     def __init__(self, plane: DataPlane) -> None:
         self._plane = plane
+        self._questions = PictureQuestions(plane)
 
     async def chat(self, request: Request) -> Response:
         """An answer to the messages of a conversation."""
         asked = read_request(await request.body(), ChatRequest)
+        model = find_model(self._plane, asked.model)
+        if model.session.manifest.multimodal is not None:
+            return await self._questions.answer(asked, model)
+        if any(each.pictures for each in asked.messages):
+            raise ParameterError(f"model '{asked.model}' reads no pictures: give messages of text alone", "messages")
         messages = [Message(_ROLES.get(each.role, each.role), each.text) for each in asked.messages]
         schema = _schema(asked.response_format)
         return await self._answer(request, asked, messages, asked.most_tokens, schema=schema)
@@ -225,4 +232,5 @@ def _usage(result: TextResult) -> Usage:
 
 
 def _is_known(model: ServedModel) -> bool:
-    return model.session.manifest.text is not None or model.session.manifest.embedding is not None
+    manifest = model.session.manifest
+    return manifest.text is not None or manifest.embedding is not None or answers_questions(manifest)

@@ -30,8 +30,13 @@ _OLDEST_EXPORT_OPSET = 18
 Module = torch.nn.Module | torch.export.ExportedProgram
 
 
-def to_onnx(module: Module, options: BuildOptions) -> onnx.ModelProto:
+def to_onnx(module: Module, options: BuildOptions, *, rewrite: bool = True) -> onnx.ModelProto:
     """Export with PyTorch's graph exporter.
+
+    Args:
+        module: in eval mode.
+        options: its inputs, dynamic axes and opset.
+        rewrite: let the exporter simplify; without, every parameter is an initialiser of its own name.
 
     Raises:
         OptionError: no ``--input``, an opset out of range, or a dynamic batch asked of an archive without one.
@@ -61,6 +66,7 @@ def to_onnx(module: Module, options: BuildOptions) -> onnx.ModelProto:
                 input_names=[spec.name for spec in options.inputs],
                 opset_version=options.opset,
                 dynamic_shapes=shapes,
+                optimize=rewrite,
                 external_data=False,
                 verbose=False,
             )

@@ -10,6 +10,7 @@ from sanderling.model.manifest import Manifest, Variant
 from sanderling.model.tuning import Tuning
 from sanderling.workshop.evidence import Evidence, Search
 from sanderling.workshop.report.charts import Bar, Point, bars, profile, scatter
+from sanderling.workshop.report.confusion import MOST_CLASSES, confusion_chart
 from sanderling.workshop.report.tuned import tuned_devices
 
 _UNITS = {
@@ -56,6 +57,8 @@ def render_report(manifest: Manifest, evidence: Evidence, tuning: Tuning | None 
         worst_layers=sorted(layers, key=lambda layer: layer.sqnr_db)[:_WORST_LAYERS],
         operators=_operator_changes(evidence),
         unit=_UNITS[manifest.budget.metric] if manifest.budget else "",
+        also=sorted({name for item in manifest.variants if item.accuracy for name in item.accuracy.also}),
+        most_classes=MOST_CLASSES,
         tuned=tuned_devices(manifest, tuning or Tuning(), y_title=_drop_title(manifest)),
     )
 
@@ -72,6 +75,9 @@ def _charts(manifest: Manifest, evidence: Evidence) -> dict[str, str]:
     if any(variant.memory_bytes for variant in manifest.variants):
         memory = [_memory_bar(manifest, variant) for variant in manifest.variants]
         charts["memory"] = bars(memory, title="Memory that the loaded and run model adds")
+    confusion = evidence.variants[manifest.chosen].confusion
+    if confusion is not None:
+        charts["confusion"] = confusion_chart(confusion, manifest.labels)
     if evidence.quantization:
         layers = evidence.quantization.layers
         charts["layers"] = profile(

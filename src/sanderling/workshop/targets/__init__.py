@@ -12,6 +12,7 @@ TARGETS = {
     "ascend": "ascend",
     "openharmony": "openharmony",
     "openvino": "openvino_",
+    "onnx": "onnx_",
     "ort": "ort_",
     "rknn": "rknn_",
 }

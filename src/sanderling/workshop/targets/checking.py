@@ -11,6 +11,7 @@ from sanderling.core.errors import ModelError
 from sanderling.core.progress import Progress, Silent
 from sanderling.model.graph import read_graph
 from sanderling.model.package import Package, is_package
+from sanderling.run.session import check_one_graph
 from sanderling.workshop.targets import choose_device, target
 from sanderling.workshop.targets.base import Refusal, Target
 
@@ -49,6 +50,7 @@ def check(
     device = choose_device(found, device)
     if is_package(file) or file.name.endswith((".sdl", ".sdl.zip")):
         package = Package.open(file)
+        check_one_graph(package)
         variants = found.variants(package, variant)
         progress.stage(f"check for {found.name}", len(variants))
         return CheckResult(file.name, found.name, device, variant_refusals(found, package, variants, device, progress))

@@ -13,6 +13,7 @@ from sanderling.core.errors import EngineError, ModelError, NotMetError, OptionE
 from sanderling.core.files import replacing, require_folder, sha256_of
 from sanderling.core.progress import Progress, Silent
 from sanderling.model.package import MANIFEST, Package
+from sanderling.run.session import check_one_graph
 from sanderling.workshop.targets import choose_device, target
 from sanderling.workshop.targets.base import Exported, ExportRequest, Proof, Refusal, Target
 from sanderling.workshop.targets.checking import require_accepted, variant_refusals
@@ -50,6 +51,7 @@ def export(
     device, options = choose_device(found, device), _checked(options or {}, found)
     _check_output(folder)
     package = Package.open(path)
+    check_one_graph(package)
     variants = found.variants(package, variant)
     progress.stage(f"check for {found.name}", len(variants))
     refusals = variant_refusals(found, package, variants, device, progress)

@@ -371,7 +371,9 @@ def _samples(
     if name not in options:
         return None
     manifest = package.manifest
-    found = SampleReader(manifest.inputs, manifest.preprocessing, manifest.labels, progress).read(options[name])
+    found = SampleReader(manifest.inputs, manifest.preprocessing, manifest.labels, progress, manifest.sound).read(
+        options[name]
+    )
     if most is None or len(found) <= most:
         return found
     return found.pick(np.linspace(0, len(found) - 1, most).astype(np.int64))

@@ -19,6 +19,7 @@ _PRECISIONS = {
     "int8-blocks": Precision.INT8,
     "int4": Precision.INT4_WEIGHTS,
 }
+_FOREIGN = ("gguf", "openvino")
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,7 @@ class TextBuildOptions:
     Attributes:
         source: a Hugging Face folder or a GGUF file.
         output: ``NAME.sdl`` (a folder) or ``NAME.sdl.zip``.
-        precisions: ids of the variants to make.
+        precisions: ids of the variants to make; ``gguf`` and ``openvino`` are for other engines.
         budget: by how many percent perplexity may rise over FP32's; None holds int8 to 5, and leaves int4 whole.
         calibration: text that layers are chosen on; texts of our own without.
         evaluation: text that perplexity is reported on; other texts of our own without.
@@ -73,10 +74,11 @@ def parse_text_precisions(text: str | None) -> tuple[str, ...]:
         OptionError: a name that is no precision of a language model, or no name.
     """
     names = tuple(dict.fromkeys(part.strip().lower() for part in (text or "int8").split(",") if part.strip()))
-    unknown = [name for name in names if name not in _PRECISIONS]
+    available = (*_PRECISIONS, *_FOREIGN)
+    unknown = [name for name in names if name not in available]
     if unknown or not names:
         wrong = unknown[0] if unknown else text
-        raise OptionError(f"unknown precision '{wrong}' of a language model: available are {', '.join(_PRECISIONS)}")
+        raise OptionError(f"unknown precision '{wrong}' of a language model: available are {', '.join(available)}")
     return names
 
 

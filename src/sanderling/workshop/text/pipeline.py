@@ -31,6 +31,14 @@ from sanderling.workshop.pipeline import check_output
 from sanderling.workshop.text.conversion import REFERENCE, convert
 from sanderling.workshop.text.decoder import DATA, GRAPH, SCORING, Decoder, unpruned
 from sanderling.workshop.text.evidence import Proof, TextEvidence, TextSearch, TextVariantEvidence
+from sanderling.workshop.text.foreign import (
+    ENGINES,
+    FILES,
+    check_foreign,
+    engines_of,
+    foreign_precision,
+    write_foreign,
+)
 from sanderling.workshop.text.mixer import Mixer
 from sanderling.workshop.text.options import TASK, TextBuildOptions, precision_of
 from sanderling.workshop.text.quality import Quality, Texts
@@ -41,7 +49,15 @@ from sanderling.workshop.text.source import TextSource, find_source
 from sanderling.workshop.text.storage import Form
 
 _PROOF_TOLERANCE = 1e-3
-_TOLERANCES = {"fp32": 1e-3, "fp16": 1e-3, "int8": 5e-2, "int8-blocks": 5e-2, "int4": 5e-2}
+_TOLERANCES = {
+    "fp32": 1e-3,
+    "fp16": 1e-3,
+    "int8": 5e-2,
+    "int8-blocks": 5e-2,
+    "int4": 5e-2,
+    "gguf": 5e-2,
+    "openvino": 5e-2,
+}
 _WIDE_PARAMETERS = 10**9  # from which on blocks of 128 serve four bits as well
 _ROUNDS = 2
 _NOT_COPIED = (GRAPH, DATA, SCORING, REFERENCE)
@@ -110,6 +126,7 @@ def build_text(options: TextBuildOptions, progress: Progress | None = None) -> T
     texts = Texts.read(options.calibration, options.evaluation)
     recorder.stage("look at the source")
     source = find_source(options.source)
+    check_foreign(options.precisions, source)
     with replacing(options.output) as target:
         zipped = options.output.suffix == ".zip"
         folder = target.with_name("package") if zipped else target
@@ -129,11 +146,13 @@ def _package(
     original = _converted(source, scratch / "float", options, recorder)
     quality = Quality(original.folder, original.spec, texts, options.threads, recorder)
     made = {
-        name: _variant(name, folder / "variants" / name, scratch / name, original, quality, options, recorder)
+        name: _foreign_variant(name, source, folder / "variants" / name, scratch / name, original, recorder)
+        if name in ENGINES
+        else _variant(name, folder / "variants" / name, scratch / name, original, quality, options, recorder)
         for name in options.precisions
     }
     measured, golden = _measured(folder, made, original, quality, options, recorder)
-    variants = tuple(_entry(name, made[name], measured[name], options) for name in options.precisions)
+    variants = tuple(_entry(name, made[name], measured[name], source, options) for name in options.precisions)
     chosen, why = _choose(variants, measured)
     recorder.stop()
     evidence = TextEvidence(
@@ -214,6 +233,17 @@ def _form_of(name: str, decoder: Decoder) -> Form:
     return {"int8": Form.DYNAMIC, "int8-blocks": Form.BLOCKS_8}.get(name, Form.FLOAT)
 
 
+def _foreign_variant(
+    name: str, source: TextSource, target: Path, scratch: Path, original: _Float, recorder: Recorder
+) -> _Made:
+    """Write a folder for another engine."""
+    recorder.stage(f"write {name}")
+    target.mkdir(parents=True)
+    _copy_companions(original.folder, target)
+    write_foreign(name, source, target, scratch)
+    return _Made(target, {}, None)
+
+
 def _search(
     name: str,
     form: Form,
@@ -258,13 +288,16 @@ def _measured(
     recorder.stage("measure perplexity", len(made))
     changes = {}
     for name, entry in made.items():
-        changes[name] = quality.reported_changes(entry.folder)
+        model = _load(entry.folder, original.spec, options, engines_of(name)[0]) if name in ENGINES else None
+        changes[name] = quality.reported_changes(entry.folder, model)
+        if model is not None:
+            model.close()
         recorder.advance()
     recorder.stage("compare answers with FP32's", len(made) + 1)
     reference = _load(original.folder, original.spec, options)
     expected = quality.answers(reference)
     reference.close()
-    models = {name: _load(entry.folder, original.spec, options) for name, entry in made.items()}
+    models = {name: _load(entry.folder, original.spec, options, engines_of(name)[0]) for name, entry in made.items()}
     agreeing = {name: quality.agreement(model, expected) for name, model in models.items()}
     golden = _golden(folder, models)
     recorder.stage("measure speed", _ROUNDS)
@@ -280,7 +313,7 @@ def _measured(
             answer_tokens=quality.answer_tokens,
             timing=timings[name],
             peak_rss_bytes=memory_of_folder(
-                entry.folder, original.spec, DEFAULT_TEXT_ENGINE, options.threads, recorder
+                entry.folder, original.spec, engines_of(name)[0], options.threads, recorder
             ),
             forms=dict(Counter(form.value for form in entry.forms.values())),
             search=entry.search,
@@ -297,15 +330,18 @@ def _golden(folder: Path, models: Mapping[str, TextModel]) -> Golden:
     return Golden(file="golden.npz", samples=len(prompts), tolerance={name: _TOLERANCES[name] for name in models})
 
 
-def _entry(name: str, made: _Made, measured: TextVariantEvidence, options: TextBuildOptions) -> Variant:
+def _entry(
+    name: str, made: _Made, measured: TextVariantEvidence, source: TextSource, options: TextBuildOptions
+) -> Variant:
     accuracy = measured.overall.accuracy()
+    file, data = FILES.get(name, (GRAPH, DATA))
     return Variant(
         id=name,
-        precision=precision_of(name),
-        file=f"variants/{name}/{GRAPH}",
-        external_data=f"variants/{name}/{DATA}",
+        precision=foreign_precision(name, source) if name in ENGINES else precision_of(name),
+        file=f"variants/{name}/{file}",
+        external_data=f"variants/{name}/{data}" if data else None,
         size_bytes=folder_size_bytes(made.folder),
-        engines=(DEFAULT_TEXT_ENGINE,),
+        engines=engines_of(name),
         latency_ms=measured.timing.inter_token_ms,
         memory_bytes=measured.peak_rss_bytes,
         accuracy=accuracy,
@@ -348,5 +384,5 @@ def _manifest(
     )
 
 
-def _load(folder: Path, spec: TextSpec, options: TextBuildOptions) -> TextModel:
-    return text_engine().load(folder, spec, threads=options.threads)
+def _load(folder: Path, spec: TextSpec, options: TextBuildOptions, engine: str = DEFAULT_TEXT_ENGINE) -> TextModel:
+    return text_engine(engine).load(folder, spec, threads=options.threads)

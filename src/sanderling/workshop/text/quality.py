@@ -103,9 +103,10 @@ class Quality:
         """Perplexity of a variant on the texts that are decided on."""
         return change(self._choice_scores, self._score(folder, list(self._choice.values())))
 
-    def reported_changes(self, folder: Path) -> Changes:
-        """Perplexity of a variant on the reported texts."""
-        found = self._score(folder, list(self._reported.values()))
+    def reported_changes(self, folder: Path, model: TextModel | None = None) -> Changes:
+        """Perplexity of a variant on the reported texts; of one for another engine as the model that it loaded."""
+        ids = list(self._reported.values())
+        found = self._score(folder, ids) if model is None else [model.score(text) for text in ids]
         rows = zip(self._reported, self._reported_scores, found, strict=True)
         by_text = {name: change([expected], [got]) for name, expected, got in rows}
         return Changes(by_text, change(self._reported_scores, found))

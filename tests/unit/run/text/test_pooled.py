@@ -51,7 +51,7 @@ def test_a_pool_holds_pictures_and_text(package, picture, models):
         assert text.start("v").result().text == "wxyz"
         assert session.run(IMAGE)["scores"].shape == (1, 4)
         assert {model.name for model in pool.models} == {"tiny", "alphabet"}
-        assert text.lane == "genai/cpu/fp32"
+        assert text.lane == "onnxruntime/cpu/fp32"
         assert pool.runtime.tallies()[0]["completed"] == 6
     assert models[0].is_closed
     with pytest.raises(EngineError, match="session is closed"):

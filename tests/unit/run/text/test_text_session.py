@@ -10,7 +10,8 @@ import pytest
 
 from sanderling.core.errors import ContextError, EngineError, OptionError, QueueFullError
 from sanderling.run.text.base import Message, Sampling
-from sanderling.run.text.session import TextLimits, TextSession
+from sanderling.run.text.limits import TextLimits
+from sanderling.run.text.session import TextSession
 from tests.engines import wait_until
 from tests.text_models import SPEC, AlphabetModel
 
@@ -322,21 +323,151 @@ def test_closing_at_once_cancels_what_runs_and_waits(model):
     assert not model.open
 
 
+def test_requests_are_written_by_one_call_and_each_gets_its_own_text():
+    model = AlphabetModel(most_together=3)
+    with TextSession(model, limits=TextLimits(conversations=5)) as session:
+        gate = Gate()
+        model.before = gate
+        streams = [session.start(letter, Sampling(temperature=0, max_tokens=9)) for letter in "acegi"]
+        wait_until(lambda: gate.calls)
+        gate.opened.set()
+        assert [stream.result().text for stream in streams] == [
+            "bcdefghij", "defghijkl", "fghijklmn", "hijklmnop", "jklmnopqr"
+        ]  # fmt: skip
+        statistics = session.statistics()
+    assert max(model.together) == 3
+    assert statistics.shared_calls == len(model.together)
+    assert statistics.shared_tokens == sum(model.together)
+    assert statistics.tokens == 45
+
+
+def test_requests_of_another_priority_wait_and_are_not_in_the_same_call():
+    model = AlphabetModel(most_together=4)
+    with TextSession(model) as session:
+        gate = Gate()
+        model.before = gate
+        high = session.start("a", Sampling(temperature=0, max_tokens=6), priority=1)
+        wait_until(lambda: gate.calls)
+        low = session.start("A", Sampling(temperature=0, max_tokens=6))
+        gate.opened.set()
+        assert [high.result().text, low.result().text] == ["bcdefg", "BCDEFG"]
+    assert model.together == []
+
+
+def test_one_call_for_each_where_the_limit_says_so():
+    model = AlphabetModel(most_together=4)
+    with TextSession(model, limits=TextLimits(together=1)) as session:
+        streams = [session.start(letter, Sampling(temperature=0, max_tokens=6)) for letter in "aA"]
+        assert [stream.result().text for stream in streams] == ["bcdefg", "BCDEFG"]
+    assert model.together == []
+
+
+def test_when_a_shared_call_fails_only_the_request_whose_fault_it_is_fails():
+    model = AlphabetModel(most_together=3)
+
+    def fail(ids):
+        if ids[-1] == ord("q"):
+            raise EngineError("no memory")
+
+    with TextSession(model) as session:
+        gate = Gate()
+        model.before = gate
+        streams = [session.start(letter, Sampling(temperature=0, max_tokens=8)) for letter in ("m", "A")]
+        wait_until(lambda: gate.calls)
+        model.before = fail
+        gate.opened.set()
+        with pytest.raises(EngineError, match="no memory"):
+            streams[0].result()
+        assert streams[1].result().text == "BCDEFGHI"
+        assert session.statistics().requests["failed"] == 1
+
+
+def test_guesses_give_the_same_text_in_fewer_calls():
+    prompt, few = "hello abcdefghijklmnop abc", Sampling(temperature=0, max_tokens=12)
+    plain, drafted = AlphabetModel(), AlphabetModel(most_scored=16)
+    with TextSession(plain) as session:
+        expected = session.start(prompt, few).result()
+        assert session.statistics().drafted_tokens == 0
+    with TextSession(drafted) as session:
+        found = session.start(prompt, few).result()
+        statistics = session.statistics()
+    assert (found.text, found.tokens, found.finish) == (expected.text, expected.tokens, expected.finish)
+    assert len(drafted.read) < len(plain.read) - 6
+    assert 0 < statistics.accepted_tokens <= statistics.drafted_tokens
+
+
+def test_guesses_that_are_wrong_change_nothing():
+    prompt, few = "bcz bcz ab", Sampling(temperature=0, max_tokens=12)
+    with TextSession(AlphabetModel()) as session:
+        expected = session.start(prompt, few).result().text
+    with TextSession(AlphabetModel(most_scored=16)) as session:
+        assert session.start(prompt, few).result().text == expected
+        assert session.statistics().accepted_tokens < session.statistics().drafted_tokens
+
+
+def test_sampling_with_guesses_takes_the_same_random_tokens():
+    prompt = "abcdefghij abcdefghij abcdefghij ab"
+    with TextSession(AlphabetModel()) as plain, TextSession(AlphabetModel(most_scored=16)) as drafted:
+        for seed in range(8):
+            sampling = Sampling(temperature=4, top_k=40, repetition_penalty=1.1, seed=seed, max_tokens=60)
+            assert drafted.start(prompt, sampling).result().text == plain.start(prompt, sampling).result().text
+        assert drafted.statistics().drafted_tokens > 0
+
+
+def test_a_stop_string_within_a_guess_ends_the_answer_there():
+    with TextSession(AlphabetModel(most_scored=16)) as session:
+        result = session.start("abcdefghijklmnop abc", stop=["gh"]).result()
+        assert (result.text, result.finish) == ("def", "stop")
+        assert session.statistics().accepted_tokens > 0
+
+
+def test_an_answer_goes_on_from_one_whose_last_guess_was_not_needed():
+    with TextSession(AlphabetModel(most_scored=16)) as session:
+        prompt = "abcdefghijklmnop abc"
+        first = session.start(prompt, FEW).result()
+        second = session.start(prompt + first.text + "g", FEW).result()
+    assert (first.text, second.text) == ("def", "hij")
+    assert second.cached_tokens == len(prompt) + 2
+
+
+def test_where_a_guess_leaves_the_likeliest_token_open_it_is_chosen_without():
+    model = AlphabetModel(most_scored=16, noise=9.5)  # 10 against 9.5 is less than clear
+    with TextSession(model, limits=TextLimits(drafts=7)) as session:
+        assert session.start("abcdefghijklmnop abc", Sampling(temperature=0, max_tokens=8)).result().text == "defghijk"
+        assert session.statistics().accepted_tokens == 0
+        (event,) = session.events
+    assert event.kind == "drafts-guarded"
+
+
+@pytest.mark.parametrize(("limits", "sampling"), [(TextLimits(), FEW), (TextLimits(drafts=7), Sampling(seed=1))])
+def test_nothing_is_guessed_where_it_would_change_the_answer(limits, sampling):
+    with TextSession(AlphabetModel(most_scored=16, noise=0.1), limits=limits) as session:
+        session.start("abcdefghijklmnop abc", sampling).result()
+        assert session.statistics().drafted_tokens == 0
+
+
+def test_guesses_that_the_engine_cannot_check_are_left_out_with_an_event():
+    with TextSession(AlphabetModel(), limits=TextLimits(drafts=7)) as session:
+        assert [event.kind for event in session.events] == ["drafts-off"]
+
+
 def test_many_conversations_that_are_dropped_leave_nothing_behind(model):
     with TextSession(model, limits=TextLimits(conversations=4)) as session:
-        for number in range(50):
+        for number in range(500):
             stream = session.start(f"conversation {number} [", Sampling(temperature=0, max_tokens=50))
             if number % 2:
                 next(stream)
             del stream
         wait_until(lambda: not session.is_busy)
         statistics = session.statistics()
-        assert sum(statistics.requests.values()) == 50
+        assert sum(statistics.requests.values()) == 500
         assert len(model.open) == statistics.kept
         assert statistics.cache_tokens <= 2 * SPEC.context_length
 
 
-@pytest.mark.parametrize("limits", [{"conversations": 0}, {"waiting": -1}, {"cache_tokens": -1}])
+@pytest.mark.parametrize(
+    "limits", [{"conversations": 0}, {"waiting": -1}, {"cache_tokens": -1}, {"together": 0}, {"drafts": -1}]
+)
 def test_limits_below_what_is_possible_are_refused(limits):
     with pytest.raises(OptionError, match=f"limit {next(iter(limits))} is"):
         TextLimits(**limits)

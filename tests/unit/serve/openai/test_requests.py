@@ -61,7 +61,7 @@ def test_parts_of_text_are_one_message():
         ({"tools": [{}]}, "tools", "unknown parameter 'tools': expected frequency_penalty"),
         ({"messages": []}, "messages", "at least 1"),
         ({"messages": [{"role": "nobody", "content": "x"}]}, "messages", "'system', 'developer', 'user'"),
-        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages", "got"),
+        ({"messages": [{"role": "user", "content": [{"type": "input_audio"}]}]}, "messages", "got"),
     ],
 )
 def test_a_parameter_that_cannot_be_used_is_named_with_what_it_was(fields, parameter, told):

@@ -11,7 +11,7 @@ import pytest
 from sanderling.core.errors import EngineError
 from sanderling.measure import text_golden
 from sanderling.run.text import pooled
-from sanderling.run.text.session import TextLimits
+from sanderling.run.text.limits import TextLimits
 from sanderling.serve.settings import Settings
 from tests.alphabet_package import alphabet_package
 from tests.engines import wait_until

@@ -8,12 +8,21 @@ import pkgutil
 from sanderling.core.errors import OptionError, UnavailableError
 from sanderling.run.text.base import TextEngine
 
-DEFAULT_TEXT_ENGINE = "genai"
+DEFAULT_TEXT_ENGINE = "onnxruntime"
+ONNX_ENGINES = ("onnxruntime", "genai")  # that run the folders of ONNX variants, the first by default
 
 
 def text_engine_names() -> tuple[str, ...]:
     """Names of all text engines that this Sanderling knows, installed or not."""
     return tuple(sorted(module.name.rstrip("_") for module in pkgutil.iter_modules(__path__)))
+
+
+def text_engine_version(name: str) -> str:
+    """Version of a text engine that is installed here; empty where it is not, or is none."""
+    if name not in text_engine_names():
+        return ""
+    state = _engine(name).availability()
+    return state.version if state.installed else ""
 
 
 def text_engine(name: str = DEFAULT_TEXT_ENGINE) -> TextEngine:
@@ -25,8 +34,13 @@ def text_engine(name: str = DEFAULT_TEXT_ENGINE) -> TextEngine:
     """
     if name not in text_engine_names():
         raise OptionError(f"unknown text engine '{name}': available are {', '.join(text_engine_names())}")
-    found: TextEngine = importlib.import_module(f"{__name__}.{name}_").ENGINE
+    found = _engine(name)
     state = found.availability()
     if not state.installed:
         raise UnavailableError(f"text engine '{name}' is not installed: {state.hint}")
+    return found
+
+
+def _engine(name: str) -> TextEngine:
+    found: TextEngine = importlib.import_module(f"{__name__}.{name}_").ENGINE
     return found

@@ -24,8 +24,9 @@ from sanderling.core.machine import usable_cores
 from sanderling.core.tensor import Array
 from sanderling.model.text import TextSpec
 from sanderling.run.engines.base import Availability
-from sanderling.run.text.base import GREEDY, Message, Sampling
-from sanderling.run.text.sampling import Sampler
+from sanderling.run.text.base import GREEDY, Generation, Message, Sampling, append_one
+from sanderling.run.text.sampling import Sampler, log_probabilities
+from sanderling.run.text.wording import check_text
 
 CONFIG = "genai_config.json"
 GRAPH = "model.onnx"
@@ -60,7 +61,14 @@ class GenAi:
 
 
 class GenAiModel:
-    """One loaded variant. Its generations share the weights."""
+    """One loaded variant. Its generations share the weights.
+
+    The package decodes several sequences in one call only when they begin together and are equally long, so it does not.
+    """
+
+    most_together = 1
+    most_scored = 1
+    rows_are_independent = False  # never asked: a call has one row
 
     def __init__(self, folder: Path, spec: TextSpec, threads: int) -> None:
         self.spec = spec
@@ -77,7 +85,7 @@ class GenAiModel:
         Raises:
             OptionError: the text has a lone surrogate or a NUL character.
         """
-        _check_text(text)
+        check_text(text)
         ids = [int(token) for token in self._tokenizer.encode(text)]
         bos = self.spec.bos_id
         if self.spec.adds_bos and bos is not None and ids[:1] != [bos]:
@@ -101,7 +109,7 @@ class GenAiModel:
         if not self.spec.chat_template:
             raise OptionError("this model has no chat template: give it a prompt as plain text")
         for message in messages:
-            _check_text(message.role + message.content)
+            check_text(message.role + message.content)
         turns = json.dumps([{"role": message.role, "content": message.content} for message in messages])
         with _translated("the chat template refuses the messages", OptionError):
             return str(self._tokenizer.apply_chat_template(turns, add_generation_prompt=add_generation_prompt))
@@ -126,6 +134,15 @@ class GenAiModel:
             generation = GenAiGeneration(self._model, self.spec, Sampler(sampling), size)
         self._generations.add(generation)
         return generation
+
+    def append_together(self, generations: Sequence[Generation], tokens: Sequence[int]) -> Array:
+        """Read a token of one sequence.
+
+        Raises:
+            OptionError: there are several, or none.
+            EngineError: execution failed, or it is closed.
+        """
+        return append_one(generations, tokens)
 
     def score(self, ids: Sequence[int]) -> Array:
         """Log-probability of every token but the first after those before it, float64, shape (len(ids) - 1,).
@@ -188,6 +205,18 @@ class GenAiGeneration:
             raise OptionError(f"token {wrong} is not in the vocabulary: ids are 0 to {self._spec.vocabulary - 1}")
         self._ids.extend(int(token) for token in ids)
         self._catch_up()
+
+    def append_scored(self, ids: Sequence[int]) -> Array:
+        """Read one token; its scores, shape (1, vocabulary).
+
+        Raises:
+            OptionError: there are several, or none; or as of ``append``.
+            EngineError: execution failed, or the generation is closed.
+        """
+        if len(ids) > 1:
+            raise OptionError(f"{len(ids)} tokens to score in one call: expected 1")
+        self.append(ids)
+        return self.logits()[None]
 
     def logits(self) -> Array:
         """Scores of the next token, float32, shape (vocabulary,), a copy.
@@ -355,7 +384,7 @@ def score(folder: Path, graph: str, spec: TextSpec, texts: Sequence[Sequence[int
         for start in range(0, len(ids) - 1, _SCORED_TOKENS):
             following = ids[start + 1 : start + 1 + _SCORED_TOKENS]
             generation.append(ids[start : start + len(following)])
-            found.append(_log_probabilities(generation.all_logits(), following))
+            found.append(log_probabilities(generation.all_logits(), following))
         generation.close()
         results.append(np.concatenate(found))
     return results
@@ -401,23 +430,6 @@ def _translated(what: str, kind: type[OptionError | ModelError | EngineError]) -
         yield
     except RuntimeError as error:  # the only class that the package raises
         raise kind(f"genai: {what}: {first_line(error)}") from error
-
-
-def _check_text(text: str) -> None:
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError as error:
-        raise OptionError(f"the text is not valid Unicode: lone surrogate at character {error.start}") from error
-    if "\0" in text:
-        raise OptionError(f"the text has a NUL character at {text.index(chr(0))}, which a tokenizer would end at")
-
-
-def _log_probabilities(logits: Array, following: Sequence[int]) -> Array:
-    """Log-probability of each following token; logits have shape (tokens, vocabulary)."""
-    scores = logits.astype(np.float64) - logits.max(axis=1, keepdims=True)
-    chosen = scores[np.arange(len(following)), np.asarray(following)]
-    result: Array = chosen - np.log(np.exp(scores).sum(axis=1))
-    return result
 
 
 ENGINE = GenAi()

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sanderling.core.errors import OptionError
+from sanderling.model.colors import GRAY_SHARES, VIDEO_STANDARDS, VideoStandard
 from sanderling.model.preprocessing import Preprocessing
 from sanderling.run.pictures import normalize
 
@@ -33,29 +34,23 @@ _ROUNDING_LEVELS = 0.5  # what a shift, which rounds down, takes away on average
 
 @dataclass(frozen=True)
 class Standard:
-    """How a video standard makes RGB of YUV.
+    """How AIPP makes RGB of YUV by a video standard.
 
     Attributes:
         matrix: RGB from YUV in 256ths, as the vendor gives it.
         input_bias: is subtracted from Y, U and V before.
-        red, blue: their shares in Y, by which the standard defines itself.
-        narrow: Y has 219 steps from 16 on, U and V have 224; otherwise each has 255.
     """
 
     matrix: Matrix
     input_bias: tuple[int, int, int]
-    red: float
-    blue: float
-    narrow: bool
 
 
 STANDARDS = {
-    "bt601-narrow": Standard(((298, 0, 409), (298, -100, -208), (298, 516, 0)), (16, 128, 128), 0.299, 0.114, True),
-    "bt601-wide": Standard(((256, 0, 359), (256, -88, -183), (256, 454, 0)), (0, 128, 128), 0.299, 0.114, False),
-    "bt709-narrow": Standard(((298, 0, 459), (298, -55, -136), (298, 541, 0)), (16, 128, 128), 0.2126, 0.0722, True),
+    "bt601-narrow": Standard(((298, 0, 409), (298, -100, -208), (298, 516, 0)), (16, 128, 128)),
+    "bt601-wide": Standard(((256, 0, 359), (256, -88, -183), (256, 454, 0)), (0, 128, 128)),
+    "bt709-narrow": Standard(((298, 0, 459), (298, -55, -136), (298, 541, 0)), (16, 128, 128)),
 }
 _NOTHING = (0, 0, 0)
-_GRAY_SHARES = (0.299, 0.587, 0.114)
 _GRAY_OF_RGB: Matrix = ((77, 150, 29), _NOTHING, _NOTHING)
 
 
@@ -204,9 +199,9 @@ def on_the_host(preprocessing: Preprocessing, source: str, standard: str, pixels
     colors = pixels.astype(np.float64)
     if source in _YUV:
         colors = colors[..., (0, 2, 1)] if source == "nv21" else colors
-        colors = _exact_rgb(STANDARDS[standard], colors, gray=preprocessing.color == "gray")
+        colors = _exact_rgb(VIDEO_STANDARDS[standard], colors, gray=preprocessing.color == "gray")
     elif preprocessing.color == "gray" and source != "gray":
-        colors = colors @ np.array(_GRAY_SHARES)[:, None]
+        colors = colors @ np.array(GRAY_SHARES)[:, None]
     if preprocessing.color == "bgr":
         colors = colors[..., ::-1]
     return normalize(np.round(colors).clip(0, 255).astype(np.uint8)[None], preprocessing)
@@ -283,20 +278,13 @@ def _subtracted(amount: float, shift: float) -> tuple[int, float]:
     return whole, float(np.float16(amount - whole))
 
 
-def _exact_rgb(standard: Standard, yuv: npt.NDArray[np.float64], *, gray: bool) -> npt.NDArray[np.float64]:
-    """RGB, or the grey that it mixes to, by the standard's definition, in levels, not rounded.
-
-    Source: ITU-R BT.601 and BT.709, Y = red R + (1 - red - blue) G + blue B.
-    """
-    luma_steps, chroma_steps = (219, 224) if standard.narrow else (255, 255)
-    y = (yuv[..., 0] - (16 if standard.narrow else 0)) * 255 / luma_steps
+def _exact_rgb(standard: VideoStandard, yuv: npt.NDArray[np.float64], *, gray: bool) -> npt.NDArray[np.float64]:
+    """RGB, or the grey that it mixes to, by the standard's definition, in levels, not rounded."""
+    rows = np.array(standard.rows)
     if gray:
-        return y[..., None]
-    u, v = ((yuv[..., axis] - 128) * 255 / chroma_steps for axis in (1, 2))
-    red = y + 2 * (1 - standard.red) * v
-    blue = y + 2 * (1 - standard.blue) * u
-    green = (y - standard.red * red - standard.blue * blue) / (1 - standard.red - standard.blue)
-    return np.stack([red, green, blue], axis=-1)
+        factor, low = rows[0, 0], 16 if standard.narrow else 0
+        return np.asarray((yuv[..., :1] - low) * factor, np.float64)
+    return np.asarray(yuv @ rows[:, :3].T + rows[:, 3], np.float64)
 
 
 def _palette(aipp: Aipp) -> Pixels:

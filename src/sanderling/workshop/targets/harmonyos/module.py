@@ -128,6 +128,7 @@ def policy_limits(policy: Policy) -> list[Event]:
         ("guard.shadowShare", guard.shadow_share == plain.guard.shadow_share),
         ("guard.reproducers", guard.reproducers == plain.guard.reproducers),
         ("isolation", policy.isolation == plain.isolation),
+        ("training", policy.training == plain.training),
     ):
         if not kept:
             reason = "the module on HarmonyOS does not carry it out"

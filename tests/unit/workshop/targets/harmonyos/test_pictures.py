@@ -21,6 +21,10 @@ WAYS = [
     {"width": 64, "height": 64, "resize_to": 73, "interpolation": "bicubic", "color": "bgr", "std": (0.2, 0.3, 0.4)},
     {"width": 64, "height": 64, "resize_to": 64, **GREY},
     {"width": 64, "height": 64, "resize_to": 70, "interpolation": "nearest", "layout": "NHWC", "scale": 1.0},
+    {"width": 96, "height": 80, "resize": "letterbox"},
+    {"width": 64, "height": 96, "resize": "letterbox", "pad": 0, "anchor": "top-left", "antialias": False, **GREY},
+    {"width": 64, "height": 64, "resize_to": 70, "interpolation": "bicubic", "antialias": False, "color": "bgr"},
+    {"width": 80, "height": 64, "resize": "stretch", "interpolation": "area"},
 ]
 SIZES = [(120, 160), (161, 120), (31, 57), (96, 96), (500, 75), (83, 84), (226, 75)]  # height and width
 MATRICES = {  # luma offset, then what V, U and V, and U add; ITU-R BT.601 and BT.709
@@ -76,7 +80,11 @@ def test_pictures_come_out_as_on_the_host(prepare):
     for (way, picture), got in zip(cases, made, strict=True):
         wanted = normalize(fit_pixels(picture, way)[None], way)
         assert np.abs(got - wanted).max() <= way.scale / min(way.std) * 1.001, (way, picture.shape)
-        assert (got == wanted).mean() > 0.99
+        filters = way.antialias and way.interpolation != "area"
+        assert (got == wanted).mean() > (0.99 if filters else 0.75), (
+            way,
+            picture.shape,
+        )  # OpenCV rounds in its own way
 
 
 def test_model_that_takes_channels_last_gets_them_so(prepare):

@@ -1,0 +1,1 @@
+"""Models of several branches: what INT8 costs their answers, branches at once, and pictures seen before."""

@@ -1,0 +1,79 @@
+"""Turn `calls.json` into `docs/benchmarks-text-calls.md`: `python -m benchmarks.text.calls_table`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from benchmarks.build.table import machine_line, markdown
+
+RESULTS = Path(__file__).with_name("calls.json")
+PAGE = Path(__file__).parents[2] / "docs" / "benchmarks-text-calls.md"
+_DRAFTS = (
+    "Answers of {tokens} tokens that copy a passage of their prompt (three of prose, three of code), greedy. `most` is "
+    "the most tokens of a guess, 0 without guesses. Where a call rounds all of its tokens by one scale (`int8` as it is "
+    "built here), a guess counts only where the likeliest token is clear, and only when it is asked for."
+)
+_TOGETHER = "Tokens of all sequences; their contexts are of different lengths, from 64 tokens on."
+
+
+def main() -> None:
+    """Write the page."""
+    PAGE.write_text(render(json.loads(RESULTS.read_text("utf-8"))), encoding="utf-8")
+
+
+def render(results: dict[str, Any]) -> str:
+    """The page as Markdown."""
+    variants: dict[str, Any] = results["variants"]
+    return (
+        "\n\n".join(
+            [
+                "# Benchmarks: what one call of a language model can do",
+                f"Generated from `benchmarks/text/calls.json`, which `{results['command']}` wrote. Do not edit.",
+                machine_line(results["machine"]),
+                f"{results['package']}, ONNX Runtime, one thread, {results['rounds']} rounds in turn. Speeds are tokens "
+                "a processor second.",
+                "## Guesses from earlier text, checked in one call",
+                _DRAFTS.format(tokens=results["answer_tokens"]),
+                markdown(["variant", "most", "tokens/s", "times", "right", "same answers"], _draft_rows(variants)),
+                "## Several answers in one call",
+                _TOGETHER,
+                markdown(["variant", "sequences", "in one call", "a call each", "times"], _together_rows(variants)),
+            ]
+        )
+        + "\n"
+    )
+
+
+def _draft_rows(variants: dict[str, Any]) -> list[list[str]]:
+    return [
+        [
+            name,
+            most,
+            f"{row['tokens_per_s']:.0f}",
+            f"{row['tokens_per_s'] / found['drafts']['0']['tokens_per_s']:.2f}×",
+            f"{row['right']} of {row['guessed']}",
+            f"{row['same_answers']} of {row['answers']}",
+        ]
+        for name, found in variants.items()
+        for most, row in found["drafts"].items()
+    ]
+
+
+def _together_rows(variants: dict[str, Any]) -> list[list[str]]:
+    return [
+        [
+            name,
+            count,
+            f"{row['together_tokens_per_s']:.0f}",
+            f"{row['apart_tokens_per_s']:.0f}",
+            f"{row['together_tokens_per_s'] / row['apart_tokens_per_s']:.2f}×",
+        ]
+        for name, found in variants.items()
+        for count, row in found["together"].items()
+    ]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""What pictures and streams cost around the model."""

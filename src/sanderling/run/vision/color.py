@@ -1,0 +1,184 @@
+"""Pixels of any format as red, green and blue, or as grey."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+import numpy.typing as npt
+
+from sanderling.core.tensor import Array
+from sanderling.model.colors import DEFAULT_STANDARD, VIDEO_STANDARDS
+from sanderling.model.preprocessing import ColorOrder
+from sanderling.run.vision.frames import PLANAR_FORMATS, Frame
+from sanderling.run.vision.opencv import opencv
+
+Pixels = npt.NDArray[np.uint8]
+_LOWEST_LUMA = 16  # of narrow standards: what lies below counts as black, as OpenCV has it
+_CODED = {  # luma's factor, V in red, U and V in green, and U in blue, as OpenCV computes them
+    "bt601-narrow": (
+        1220542 / (1 << 20),
+        1673527 / (1 << 20),
+        -409993 / (1 << 20),
+        -852492 / (1 << 20),
+        2116026 / (1 << 20),
+    ),
+    "bt601-wide": (1.0, 22987 / 16384, -5636 / 16384, -11698 / 16384, 29049 / 16384),
+}
+GRAY_AS_COMPUTED = (19595 / 65536, 38470 / 65536, 7471 / 65536)  # Pillow's fixed point for those of BT.601
+
+
+@dataclass(frozen=True)
+class Region:
+    """Rows and columns of a frame, ends not included; even numbers in a 4:2:0 format."""
+
+    top: int
+    bottom: int
+    left: int
+    right: int
+
+    @property
+    def height(self) -> int:
+        """Pixels."""
+        return self.bottom - self.top
+
+    @property
+    def width(self) -> int:
+        """Pixels."""
+        return self.right - self.left
+
+
+def rows_as_computed(standard: str) -> Array:
+    """Red, green and blue as factors of Y, U and V and a constant, as ``converted`` has them, float64 (3, 4).
+
+    They are those of the standard to three decimals: a level's fifth at most lies between.
+    """
+    exact = np.array(VIDEO_STANDARDS[standard].rows)
+    if standard not in _CODED:
+        return exact
+    luma, red_v, green_u, green_v, blue_u = _CODED[standard]
+    factors = np.array([[luma, 0, red_v], [luma, green_u, green_v], [luma, blue_u, 0]])
+    low = _LOWEST_LUMA if VIDEO_STANDARDS[standard].narrow else 0
+    return np.column_stack([factors, -factors @ (low, 128, 128)])
+
+
+def whole(frame: Frame) -> Region:
+    """All of a frame."""
+    return Region(0, frame.height, 0, frame.width)
+
+
+def region_around(frame: Frame, top: int, bottom: int, left: int, right: int) -> Region:
+    """The smallest region with these pixels that the format can be cut at."""
+    if frame.format not in PLANAR_FORMATS:
+        return Region(top, bottom, left, right)
+    return Region(top // 2 * 2, (bottom + 1) // 2 * 2, left // 2 * 2, (right + 1) // 2 * 2)
+
+
+def converted(frame: Frame, region: Region, color: ColorOrder, *, out: Pixels | None = None) -> Pixels:
+    """Pixels of a region in the model's colours, before anything is resized.
+
+    Args:
+        frame: any format. Transparency is not looked at.
+        region: of the frame.
+        color: that is wanted; a grey frame stays grey.
+        out: uint8, shape (H, W, 3), or (H, W) for grey: is written where a conversion is needed.
+
+    Returns:
+        uint8, shape (H, W, 3) or (H, W); a view of the frame where nothing has to be converted.
+    """
+    if frame.format in PLANAR_FORMATS:
+        return _from_planes(frame, region, color, out)
+    pixels = frame.pixels[region.top : region.bottom, region.left : region.right]
+    if frame.format == color or frame.format == "gray":
+        return pixels
+    if color == "gray":
+        return _gray(pixels, 2 if frame.format == "bgr" else 0, out)
+    code = _code(f"{frame.format.upper()}2{color.upper()}")
+    result: Pixels = opencv().cvtColor(pixels, code, dst=out)
+    return result
+
+
+def to_bgr(frame: Frame) -> Pixels:
+    """The whole frame as uint8 (H, W, 3) in BGR order, for what draws and writes; a copy that may be changed."""
+    pixels = converted(frame, whole(frame), "bgr")
+    if pixels.ndim == 2:
+        gray: Pixels = opencv().cvtColor(pixels, _code("GRAY2BGR"))
+        return gray
+    return pixels.copy() if np.shares_memory(pixels, frame.pixels) else pixels
+
+
+def _from_planes(frame: Frame, region: Region, color: ColorOrder, out: Pixels | None) -> Pixels:
+    cv2 = opencv()
+    luma = frame.pixels[region.top : region.bottom, region.left : region.right]
+    chroma = _chroma(frame, region)
+    order = "rgb" if color == "gray" else color
+    colored = out if out is not None and out.ndim == 3 else None
+    if frame.standard == DEFAULT_STANDARD:
+        kind = "NV21" if frame.format == "nv21" else "NV12"
+        pixels = cv2.cvtColorTwoPlane(luma, chroma, _code(f"YUV2{order.upper()}_{kind}"), dst=colored)
+    else:
+        wide = cv2.resize(chroma, luma.shape[::-1], interpolation=cv2.INTER_NEAREST)
+        u, v = (wide[:, :, 1], wide[:, :, 0]) if frame.format == "nv21" else (wide[:, :, 0], wide[:, :, 1])
+        pixels = _by_standard(frame.standard, luma, u, v, order, colored)
+    if color == "gray":
+        return _gray(pixels, 0, out)
+    result: Pixels = pixels
+    return result
+
+
+def _by_standard(standard: str, luma: Pixels, u: Pixels, v: Pixels, order: str, out: Pixels | None) -> Pixels:
+    """Planes of one size by the standard's equations; OpenCV has none but those of BT.601."""
+    cv2 = opencv()
+    if standard == "bt601-wide":
+        jpeg: Pixels = cv2.cvtColor(cv2.merge([luma, v, u]), _code(f"YCrCb2{order.upper()}"), dst=out)
+        return jpeg
+    rows = rows_as_computed(standard)
+    floats = cv2.merge([cv2.max(luma, float(_LOWEST_LUMA)), u, v]).astype(np.float32)
+    mixed = cv2.transform(floats, rows if order == "rgb" else np.ascontiguousarray(rows[::-1]), dst=floats)
+    np.clip(np.rint(mixed, out=mixed), 0, 255, out=mixed)
+    levels: Pixels = mixed.astype(np.uint8)
+    return levels
+
+
+def _gray(pixels: Pixels, red: int, out: Pixels | None) -> Pixels:
+    """Grey as Pillow rounds it: OpenCV's own conversion has other last bits."""
+    shares = np.zeros((1, pixels.shape[2]))
+    shares[0, red], shares[0, 1], shares[0, 2 - red] = GRAY_AS_COMPUTED
+    result: Pixels = opencv().transform(pixels, shares, dst=out if out is not None and out.ndim == 2 else None)
+    return result
+
+
+def _chroma(frame: Frame, region: Region) -> Pixels:
+    """U and V (NV21: V and U) side by side, uint8 (H / 2, W / 2, 2)."""
+    rows = slice(region.top // 2, region.bottom // 2)
+    columns = slice(region.left // 2, region.right // 2)
+    below = frame.pixels[frame.height :]
+    size = (frame.height // 2, frame.width // 2)
+    if frame.format != "i420":
+        pairs: Pixels = below.reshape(*size, 2)[rows, columns]
+        return pairs
+    planes = np.ascontiguousarray(below).reshape(2, *size)
+    merged: Pixels = opencv().merge([planes[0, rows, columns], planes[1, rows, columns]])
+    return merged
+
+
+@cache
+def _code(name: str) -> int:
+    return int(getattr(opencv(), f"COLOR_{name}"))
+
+
+def split(pixels: Array, planes: Array) -> Array:
+    """Channels of pixels as planes.
+
+    Args:
+        pixels: uint8, shape (H, W, 3) or (H, W).
+        planes: uint8, shape (3, H, W), written where there are channels.
+
+    Returns:
+        ``planes``, or grey pixels as (1, H, W).
+    """
+    if pixels.ndim == 2:
+        return pixels[None]
+    opencv().split(pixels, list(planes))
+    return planes

@@ -1,0 +1,152 @@
+"""How frames of one size are resized, worked out once, with the memory that it takes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from sanderling.core.tensor import Array
+from sanderling.model.preprocessing import Preprocessing
+from sanderling.model.resampling import Taps, taps_of
+from sanderling.run.vision.bands import Axis, axis_of_columns, axis_of_rows
+from sanderling.run.vision.color import Region, region_around, whole
+from sanderling.run.vision.frames import Frame
+from sanderling.run.vision.opencv import opencv
+from sanderling.run.vision.placing import Fit, Placement, fit
+
+Pixels = npt.NDArray[np.uint8]
+
+
+@dataclass(frozen=True, eq=False)
+class Resizing:
+    """What frames of one size have in common.
+
+    Attributes:
+        fit: which part of the frame goes where.
+        placement: the same as a mapping of coordinates.
+        region: of the frame that is looked at at all.
+        picked: rows and columns of the region, where every target pixel is a source pixel as it is.
+        method: OpenCV's way that gives the same within a level; None where there is none.
+        rows: weights of the rows of the region.
+        columns: weights of its columns, with the factors of the channels in them where nothing is cut off.
+        overshoots: whether a filter leaves [0, 255], so that results are cut off.
+        rounded: whether what is between two passes is rounded to 8 bits and cut off too, as Pillow does.
+        columns_first: which pass is the first then.
+        colored: memory for the region in the model's colours.
+        planes: memory for its channels.
+        scratch: memory for the rows of a block.
+        between: memory for what is between the passes.
+    """
+
+    fit: Fit
+    placement: Placement
+    region: Region
+    picked: tuple[slice | Array, slice | Array] | None
+    method: int | None
+    rows: Axis
+    columns: Axis
+    overshoots: bool
+    rounded: bool
+    columns_first: bool
+    colored: Pixels
+    planes: Pixels
+    scratch: npt.NDArray[np.float32]
+    between: npt.NDArray[np.float32]
+
+    @property
+    def is_exact_on_levels(self) -> bool:
+        """Whether resizing yields whole levels by itself."""
+        return self.picked is not None or self.method is not None
+
+    def resized(self, pixels: Pixels) -> Pixels:
+        """The region's pixels in their final size, uint8 (H, W, 3) or (H, W), where ``is_exact_on_levels``."""
+        if self.picked is not None:
+            return np.ascontiguousarray(pixels[self.picked[0]][:, self.picked[1]])
+        result: Pixels = opencv().resize(pixels, (self.fit.width, self.fit.height), interpolation=self.method)
+        return result
+
+
+def scaling(preprocessing: Preprocessing) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
+    """What levels of each channel are multiplied by, and what is added then, float32 (C,)."""
+    mean, std = np.asarray(preprocessing.mean, np.float64), np.asarray(preprocessing.std, np.float64)
+    return (preprocessing.scale / std).astype(np.float32), (-mean / std).astype(np.float32)
+
+
+def plan_resizing(preprocessing: Preprocessing, frame: Frame) -> Resizing:
+    """Work out how frames of this size and format become the model's input.
+
+    Raises:
+        DataError: ``resize`` is ``none`` and the frame has another size.
+    """
+    found = fit(preprocessing, frame.width, frame.height)
+    left, top, right, bottom = found.box
+    how, antialias = preprocessing.interpolation, preprocessing.antialias
+    rows = taps_of(how, frame.height, top, bottom, found.height, antialias=antialias)
+    columns = taps_of(how, frame.width, left, right, found.width, antialias=antialias)
+    picks = _is_pick(rows) and _is_pick(columns)
+    method = None if picks else _method(preprocessing, found, frame)
+    region = whole(frame) if method is not None else region_around(frame, *_ends(rows), *_ends(columns))
+    rows, columns = Taps(rows.indices - region.top, rows.weights), Taps(columns.indices - region.left, columns.weights)
+    picked = (_picked(rows), _picked(columns)) if picks else None
+    down, factors = axis_of_rows(rows), scaling(preprocessing)[0]
+    overshoots = how == "bicubic"
+    weighed = picked is None and method is None
+    size = (region.height, region.width)
+    channels = preprocessing.channels
+    planes = size if weighed else (found.height, found.width)
+    return Resizing(
+        fit=found,
+        placement=found.placement(frame.width, frame.height),
+        region=region,
+        picked=picked,
+        method=method,
+        rows=down,
+        columns=axis_of_columns(columns, None if overshoots else factors),
+        overshoots=overshoots,
+        rounded=overshoots and antialias,
+        columns_first=passes_columns_first(frame.height, frame.width, found),
+        colored=np.empty(size if channels == 1 else (*size, 3), np.uint8),
+        planes=np.empty((3, *planes), np.uint8),
+        scratch=np.empty((channels, down.longest, region.width) if weighed else 0, np.float32),
+        between=np.empty((channels, found.height, region.width) if weighed else 0, np.float32),
+    )
+
+
+def passes_columns_first(height: int, width: int, found: Fit) -> bool:
+    """Whether Pillow, from version 13 on, resamples along the rows of a picture of this size first."""
+    fewer = height - found.height
+    return not (fewer > 0 and fewer > 2 * (width - found.width))
+
+
+def _ends(taps: Taps) -> tuple[int, int]:
+    """First and last (not included) source pixel that counts."""
+    used = taps.indices[taps.weights != 0]
+    return int(used.min()), int(used.max()) + 1
+
+
+def _is_pick(taps: Taps) -> bool:
+    return bool(((taps.weights != 0).sum(axis=1) == 1).all())
+
+
+def _picked(taps: Taps) -> slice | Array:
+    indices: Array = taps.indices[np.arange(len(taps.indices)), taps.weights.argmax(axis=1)]
+    if (np.diff(indices) == 1).all():
+        return slice(int(indices[0]), int(indices[-1]) + 1)
+    return indices
+
+
+def _method(preprocessing: Preprocessing, found: Fit, frame: Frame) -> int | None:
+    """OpenCV resizes whole frames only, and without antialiasing unless it takes means."""
+    if found.box != (0, 0, frame.width, frame.height):
+        return None
+    cv2 = opencv()
+    shrinks = found.width <= frame.width and found.height <= frame.height
+    if preprocessing.interpolation == "area":
+        return int(cv2.INTER_AREA) if shrinks else None
+    if preprocessing.interpolation == "bilinear" and not preprocessing.antialias:
+        return int(cv2.INTER_LINEAR_EXACT)
+    if preprocessing.interpolation == "bicubic" and not preprocessing.antialias:
+        return int(cv2.INTER_CUBIC)
+    return None

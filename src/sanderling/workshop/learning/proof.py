@@ -1,0 +1,158 @@
+"""The proof of a task: its graphs' gradients are PyTorch's own, and what is private clips each sample."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from sanderling.core.errors import NotMetError
+from sanderling.core.progress import Event, Progress
+from sanderling.core.tensor import Array, Feeds, random_feeds
+from sanderling.measure.golden_gradients import compare_gradients, golden_call, gradient_error
+from sanderling.model.learning import LABEL, FeatureCut, LearningSpec, PrivateStep
+from sanderling.model.tensors import write_safetensors
+from sanderling.run.engines import DEFAULT_ENGINE, engine
+from sanderling.run.engines.base import EngineOptions
+from sanderling.workshop.learning.private import CLIP, MASK, clipped_sums
+from sanderling.workshop.learning.task import Task
+from sanderling.workshop.learning.trace import Batch, Reference, true_gradients
+
+if TYPE_CHECKING:
+    from sanderling.workshop.learning.prepare import Written
+    from sanderling.workshop.learning.trace import Traced
+
+_GOLDEN_BATCH = 4
+
+
+def prove(
+    folder: Path, spec: LearningSpec, written: Written, traced: Traced, seed: int, progress: Progress
+) -> LearningSpec:
+    """Write PyTorch's own gradients into the task, and hold every step to them.
+
+    Returns:
+        The spec with what was found: the error, and no private step or cut that failed.
+
+    Raises:
+        NotMetError: the gradients differ by more than the tolerance.
+    """
+    task = written.task
+    batch, values = golden_batch(task, spec, seed), golden_values(task, seed)
+    reference = Reference(traced, spec.loss, task.adapters, written.rounded)
+    golden = {f"input.{name}": array for name, array in batch.inputs.items()} | {LABEL: batch.label}
+    golden |= {f"param.{name}": array for name, array in values.items()}
+    golden |= true_gradients(reference, batch, values)
+    feeds, expected = golden_call(spec, golden)
+    found = compare_gradients(spec, expected, _run(folder / spec.grad_step, feeds))
+    if not found.passed:
+        raise NotMetError(
+            f"the gradients are not PyTorch's: '{found.worst}' differs by {found.error:.1e} of its size, at most "
+            f"{spec.golden.tolerance:.0e} is allowed; train fewer layers, and report which operators it has"
+        )
+    spec = spec.model_copy(update={"golden": spec.golden.model_copy(update={"error": found.error})})
+    if spec.private.file is not None:
+        golden |= _private_reference(reference, batch, values)
+    write_safetensors(folder / spec.golden.file, golden)
+    return _proved_ways(folder, spec, golden, feeds, expected, progress)
+
+
+def _proved_ways(
+    folder: Path,
+    spec: LearningSpec,
+    golden: Mapping[str, Array],
+    feeds: Feeds,
+    expected: Mapping[str, Array],
+    progress: Progress,
+) -> LearningSpec:
+    """Keep the private step and the cut only as far as they are right."""
+    private = _proved_private(folder, spec, spec.private, golden, feeds, progress)
+    cut = spec.features
+    if cut is not None:
+        features = _run(folder / cut.features, {spec.name: feeds[spec.name] for spec in spec.inputs})
+        rest = {name: array for name, array in feeds.items() if name not in {tensor.name for tensor in spec.inputs}}
+        found = compare_gradients(spec, expected, _run(folder / cut.grad_step, {**rest, **features}))
+        if not found.passed:
+            reason = f"on features '{found.worst}' differs by {found.error:.1e}: the frozen part is not cut off"
+            progress.event(Event(kind="features-not-cut", subject="features", reason=reason))
+            cut = _without_files(folder, cut)
+        else:
+            own = _proved_private(folder, spec, cut.private, golden, {**rest, **features}, progress)
+            cut = cut.model_copy(update={"private": own})
+    return spec.model_copy(update={"private": private, "features": cut})
+
+
+def _without_files(folder: Path, cut: FeatureCut) -> None:
+    """Remove the graphs of a cut that is not kept."""
+    for name in (cut.features, cut.grad_step, cut.eval, cut.private.file):
+        if name is not None:
+            (folder / name).unlink()
+
+
+def _proved_private(
+    folder: Path,
+    spec: LearningSpec,
+    step: PrivateStep,
+    golden: Mapping[str, Array],
+    feeds: Feeds,
+    progress: Progress,
+) -> PrivateStep:
+    if step.file is None:
+        return step
+    rows = len(golden[LABEL])
+    got = _run(folder / step.file, {**feeds, MASK: np.ones(rows, np.float32), CLIP: golden["private.clip_norm"]})
+    names = [parameter.name for parameter in spec.parameters]
+    expected = {f"acc.out.{name}": golden[f"private.grad.{name}"] for name in names}
+    error, worst = gradient_error(expected | {"grad_norm": golden["private.grad_norm"]}, got, weight=rows)
+    if error <= spec.golden.tolerance:
+        return step
+    reason = f"clipped gradients are not those of PyTorch, sample by sample: '{worst}' differs by {error:.1e}"
+    progress.event(Event(kind="privacy-refused", subject="training", reason=reason))
+    (folder / step.file).unlink()
+    return PrivateStep(refused=reason)
+
+
+def _private_reference(reference: Reference, batch: Batch, values: Mapping[str, Array]) -> dict[str, Array]:
+    """Each sample's gradients by PyTorch, clipped to the median of their norms, so that some are and some are not."""
+    each: dict[str, list[Array]] = {name: [] for name in values}
+    for row in range(len(batch.label)):
+        one = reference.alone(batch, row)
+        found = true_gradients(reference, one, values)
+        count = reference.positions(one)
+        for name, arrays in each.items():
+            arrays.append(found[f"grad.{name}"] / count)
+    stacked = {name: np.stack(arrays) for name, arrays in each.items()}
+    clip = np.float32(np.median(clipped_sums(stacked, np.inf)[1]) or 1.0)
+    sums, norms = clipped_sums(stacked, float(clip))
+    result = {f"private.grad.{name}": array for name, array in sums.items()}
+    return result | {"private.clip_norm": np.asarray(clip), "private.grad_norm": norms}
+
+
+def _run(graph: Path, feeds: Feeds) -> dict[str, Array]:
+    with closing(engine(DEFAULT_ENGINE).load(graph, EngineOptions())) as executable:
+        return executable.run(feeds)
+
+
+def golden_batch(task: Task, spec: LearningSpec, seed: int) -> Batch:
+    """Random inputs, and labels that fit the loss."""
+    feeds = random_feeds(task.forward.inputs, batch=_GOLDEN_BATCH, seed=seed)
+    generator = np.random.default_rng(seed)
+    shape = task.label.concrete_shape(_GOLDEN_BATCH)
+    if task.classes is not None:
+        return Batch(feeds, generator.integers(0, task.classes, shape))
+    if spec.loss.kind == "contrastive":
+        return Batch(feeds, np.arange(shape[0]) // 2)
+    if spec.loss.kind == "bce":
+        return Batch(feeds, generator.random(shape, np.float32))
+    return Batch(feeds, generator.standard_normal(shape, np.float32))
+
+
+def golden_values(task: Task, seed: int) -> dict[str, Array]:
+    """The first values, an adapter's zeros replaced: they would hide the other factor's gradient."""
+    generator = np.random.default_rng(seed)
+    values = {parameter.name: task.initial[parameter.name] for parameter in task.parameters}
+    for adapter in task.adapters:
+        values[adapter.b] = generator.normal(0, 0.05, values[adapter.b].shape).astype(np.float32)
+    return values

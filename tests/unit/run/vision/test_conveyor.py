@@ -1,0 +1,164 @@
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+
+import pytest
+
+from sanderling.run.vision.channels import Channel, ChannelEndError
+from sanderling.run.vision.conveyor import Conveyor
+
+
+def values(conveyor):
+    return [item.value for item in conveyor]
+
+
+def threads():
+    return {thread.name for thread in threading.enumerate() if thread.name.startswith("sanderling-")}
+
+
+def test_all_things_pass_all_stages_in_order():
+    conveyor = Conveyor(range(200), [("double", lambda x: 2 * x), ("add", lambda x: x + 1)])
+    assert values(conveyor) == [2 * each + 1 for each in range(200)]
+    assert (conveyor.captured, conveyor.dropped) == (200, 0)
+    assert {name: len(each) for name, each in conveyor.durations_s.items()} == dict.fromkeys(
+        ("capture", "double", "add", "deliver"), 200
+    )
+
+
+def test_stages_work_at_the_same_time():
+    both = threading.Barrier(2, timeout=10)
+    # Stage one can pass its barrier only while stage two is at its own with the thing before.
+    first = [True]
+
+    def one(value):
+        if first[0]:
+            first[0] = False
+            return value
+        both.wait()
+        return value
+
+    def two(value):
+        if value < 9:
+            both.wait()
+        return value
+
+    assert values(Conveyor(range(10), [("one", one), ("two", two)])) == list(range(10))
+
+
+def test_feed_is_never_far_ahead():
+    taken = []
+
+    def feed():
+        for number in range(100):
+            taken.append(number)
+            yield number
+
+    conveyor = iter(Conveyor(feed(), [("one", lambda x: x), ("two", lambda x: x)]))
+    next(conveyor)
+    time.sleep(0.05)
+    assert len(taken) <= 12
+    conveyor.close()
+
+
+def test_newest_thing_wins_and_the_others_are_counted():
+    gate = threading.Event()
+
+    def feed():
+        yield 0
+        gate.wait(10)
+        yield from range(1, 50)
+
+    def slow(value):
+        if value == 0:
+            gate.set()
+            time.sleep(0.1)
+        return value
+
+    conveyor = Conveyor(feed(), [("slow", slow)], drop="newest")
+    got = values(conveyor)
+    assert got[0] == 0
+    assert got[-1] == 49
+    assert got == sorted(got)
+    assert conveyor.captured == 50
+    assert conveyor.dropped == 50 - len(got) > 0
+
+
+def test_newest_lets_a_thing_in_when_no_stage_is_in_its_way():
+    """Where things come twice as fast as the slowest stage can take them, none waits inside."""
+
+    def feed():
+        for number in range(60):
+            time.sleep(0.005)
+            yield number
+
+    def stage(seconds):
+        return lambda value: (time.sleep(seconds), value)[1]
+
+    conveyor = Conveyor(feed(), [("a", stage(0.002)), ("b", stage(0.01)), ("c", stage(0.002))], drop="newest")
+    waits = []
+    for item in conveyor:
+        between = item.started_s[1] - item.started_s[0] - 0.002
+        waits.append(between)
+    assert len(waits) >= 5
+    assert sorted(waits)[len(waits) // 2] < 0.01  # less than one turn of the slowest stage
+
+
+def taken(conveyor, got):
+    for item in conveyor:
+        got.append(item.value)
+
+
+def test_failure_of_a_stage_ends_everything():
+    def fail(value):
+        if value == 3:
+            raise ValueError("three")
+        return value
+
+    got = []
+    with pytest.raises(ValueError, match="three"):
+        taken(Conveyor(itertools.count(), [("same", lambda x: x), ("fail", fail)]), got)
+    assert got in ([], [0], [0, 1], [0, 1, 2])
+    assert threads() == set()
+
+
+def test_failure_of_the_feed_comes_after_what_came_before():
+    def feed():
+        yield from (1, 2, 3)
+        raise OSError("unplugged")
+
+    got = []
+    with pytest.raises(OSError, match="unplugged"):
+        taken(Conveyor(feed(), [("same", lambda x: x)]), got)
+    assert got == [1, 2, 3]
+
+
+@pytest.mark.parametrize("drop", ["newest", "none"])
+def test_leaving_early_ends_the_threads(drop):
+    endless = iter(int, 1)
+    for item in Conveyor(endless, [("same", lambda x: x), ("again", lambda x: x)], drop=drop):
+        assert item.value == 0
+        break
+    deadline = time.monotonic() + 10
+    while threads() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert threads() == set()
+
+
+def test_channel_has_a_bound_and_an_end():
+    channel = Channel(2)
+    channel.put(1)
+    channel.put(2)
+    waiting = threading.Thread(target=channel.put, args=(3,))
+    waiting.start()
+    assert channel.get() == 1
+    waiting.join(5)
+    assert [channel.get(), channel.get()] == [2, 3]
+    channel.put(4)
+    channel.end()
+    assert channel.get() == 4
+    with pytest.raises(ChannelEndError):
+        channel.get()
+    with pytest.raises(ChannelEndError):
+        channel.put(5)

@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from sanderling.core.errors import OutputError
+from sanderling.core.progress import Recorder, Silent
+from sanderling.run.vision.frames import frame_of
+from sanderling.run.vision.saving import check_target, saving
+from sanderling.run.vision.sources import open_source
+from tests.videos import number_of, numbered
+
+pytest.importorskip("cv2")
+
+
+@pytest.fixture
+def told():
+    return Recorder(Silent())
+
+
+def write_all(target, frames, told, fps=20.0):
+    with saving(target, fps=fps, progress=told) as write:
+        for index, pixels in enumerate(frames):
+            write(frame_of(pixels, "bgr", index=index))
+
+
+@pytest.mark.parametrize("name", ["out.mp4", "out.avi", "out.mkv", "Ausgabe ü 写真.mp4"])
+def test_video_holds_every_frame(tmp_path, told, name):
+    write_all(tmp_path / name, numbered(10), told)
+    with open_source(tmp_path / name) as source:
+        assert [number_of(frame.pixels) for frame in source] == list(range(10))
+        assert source.fps == pytest.approx(20)
+    assert told.events == []
+
+
+def test_folder_holds_a_picture_for_each_frame(tmp_path, told):
+    write_all(tmp_path / "frames", numbered(3), told)
+    files = sorted((tmp_path / "frames").iterdir())
+    assert [file.name for file in files] == ["000000.jpg", "000001.jpg", "000002.jpg"]
+    assert number_of(np.asarray(Image.open(files[2]))) == 2
+
+
+def test_frames_of_other_sizes_are_fitted_and_told_once(tmp_path, told):
+    frames = [*numbered(2), *numbered(2, width=30, height=40), np.full((49, 65, 3), 200, np.uint8)]
+    write_all(tmp_path / "out.avi", frames, told)
+    with open_source(tmp_path / "out.avi") as source:
+        assert [(frame.width, frame.height) for frame in source] == [(64, 48)] * 5
+    assert [event.kind for event in told.events] == ["frame-fitted"]
+
+
+def test_odd_sizes_lose_a_row_and_a_column(tmp_path, told):
+    write_all(tmp_path / "out.mp4", numbered(3, width=65, height=49), told)
+    with open_source(tmp_path / "out.mp4") as source:
+        assert [(frame.width, frame.height) for frame in source] == [(64, 48)] * 3
+
+
+@pytest.mark.parametrize("name", ["out.mp4", "frames"])
+def test_nothing_is_left_of_what_failed(tmp_path, told, name):
+    def fail():
+        with saving(tmp_path / name, fps=20, progress=told) as write:
+            write(frame_of(numbered(1)[0], "bgr"))
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        fail()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_video_without_frames_is_refused(tmp_path, told):
+    with pytest.raises(OutputError, match="there was no frame"):
+        write_all(tmp_path / "out.mp4", [], told)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_places_that_cannot_be_written_to_are_refused_first(tmp_path):
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "mine.jpg").write_bytes(b"x")
+    (tmp_path / "file").write_bytes(b"x")
+    for target, message in (
+        (tmp_path / "full", "folder is not empty"),
+        (tmp_path / "out.jpg", r"expected a video \(\.mp4"),
+        (tmp_path / "file", "it is a file"),
+        (tmp_path / "nowhere" / "out.mp4", "is no folder"),
+    ):
+        with pytest.raises(OutputError, match=message):
+            check_target(target)

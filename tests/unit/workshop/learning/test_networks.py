@@ -1,0 +1,15 @@
+"""Gradients of whole networks against PyTorch's autograd: what `prepare` proves before it writes a task."""
+
+import pytest
+
+TOLERANCE = 1e-5
+NETWORKS = ["mlp", "cnn", "depthwise", "resnet", "mobilenet_v3", "bert", "llama"]
+
+
+@pytest.mark.parametrize("trainable", ["head", "lora:r=2", "full"])
+@pytest.mark.parametrize("network", NETWORKS)
+def test_gradients_are_autograd_and_each_sample_is_clipped_by_its_own_norm(learn, network, trainable):
+    spec, folder, events = learn(network, trainable)
+    assert spec.golden.error <= TOLERANCE
+    assert spec.private.refused is None, events
+    assert (folder / spec.private.file).is_file()
