@@ -31,7 +31,9 @@ from sanderling.api import learn_run
 from sanderling.learn import Trainer
 
 TRAINABLE = "full"
-RECIPE: Mapping[str, Any] = {"epochs": 10, "batch": 16, "learning_rate": 1e-3, "schedule": "cosine"}
+RECIPE: Mapping[str, Any] = {"epochs": 10, "batch": 16, "learning_rate": 2e-3, "schedule": "cosine"}
+# The recipe was chosen by trials with other voices (m3, f2, Annie, belinda, victor).
+VOICES = ("m5", "m7", "f4", "edward", "Michael")
 SEEDS: Mapping[str, int] = {CARIBBEAN: 5, "en-gb-scotland": 3, "en-gb-x-rp": 3}
 
 
@@ -64,7 +66,7 @@ def adapt(
     package: Path, folder: Path, accent: str, seed: int, source: Recordings, target: Recordings
 ) -> dict[str, Any]:
     """One device: its voice, what it learns from, and how it does on other voices before and after."""
-    voice = TEST_VOICES[seed % len(TEST_VOICES)]
+    voice = VOICES[seed]
     heard = write_adaptation(folder / f"{accent}-{seed}", accent, voice, seed)
     target, known = without_voice(target, voice), without_voice(source, voice)
     before = {"target": accuracy(package, target), "source": accuracy(package, known)}
