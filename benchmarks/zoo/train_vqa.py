@@ -2,7 +2,9 @@
 
 Run from the repository root::
 
-    python -m benchmarks.zoo.train_vqa [--epochs N] [--seed 0]
+    python -m benchmarks.zoo.train_vqa [--epochs N] [--seed 0] [--resume]
+
+Colours are learned first, shapes late and all at once: the loss stays above 0.25 until about the twelfth pass.
 """
 
 import argparse
@@ -11,20 +13,20 @@ import math
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from pathlib import Path
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn import functional
 
 from benchmarks.zoo.easy_vqa_data import Questions, normalize, read_questions
 from benchmarks.zoo.vqa import WEIGHTS, VqaNet, vqa_net
 
-EPOCHS = 7  # two minutes on one thread
-PICTURES_A_BATCH = 16
+RECORDS = WEIGHTS.with_name("training.json")
+EPOCHS = 30  # six to eight minutes on one thread
+PICTURES_A_BATCH = 64
 MAX_LEARNING_RATE = 3e-3
 WEIGHT_DECAY = 0.02
 MAX_SHIFT_PX = 4
@@ -50,34 +52,40 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.zoo.train_vqa", description=__doc__)
     parser.add_argument("--epochs", type=int, default=EPOCHS)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--resume", action="store_true", help="Go on from the weights that are there.")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    record = train_and_save(epochs=arguments.epochs, seed=arguments.seed)
+    record = train_and_save(epochs=arguments.epochs, seed=arguments.seed, resume=arguments.resume)
     print(f"vqa: test accuracy {record.test_accuracy:.2%} after {record.seconds:.0f} s")
 
 
-def train_and_save(*, epochs: int, seed: int) -> TrainingRecord:
+def train_and_save(*, epochs: int, seed: int, resume: bool = False) -> TrainingRecord:
     """Train, write the safetensors file and the entry in ``training.json``.
 
     Args:
         epochs: passes over the 4,000 training pictures, each with all of its questions.
         seed: of weights, order and augmentation.
+        resume: go on from the weights that are there; the record counts both.
     """
     started_s = time.perf_counter()
     torch.manual_seed(seed)
     model = vqa_net()
+    before = json.loads(RECORDS.read_text())["vqa"] if resume else None
+    if before is not None:
+        model.load_state_dict(load_file(WEIGHTS))
+    command = f"python -m benchmarks.zoo.train_vqa --epochs {epochs} --seed {seed}{' --resume' if resume else ''}"
     train(model, read_questions("train"), epochs=epochs, seed=seed)
     test = read_questions("test")
     record = TrainingRecord(
         test_accuracy=measure_accuracy(model, test),
         test_questions=len(test.texts),
         parameters=sum(parameter.numel() for parameter in model.parameters()),
-        epochs=epochs,
+        epochs=epochs + (before["epochs"] if before else 0),
         seed=seed,
         threads=torch.get_num_threads(),
         torch_version=torch.__version__,
-        seconds=round(time.perf_counter() - started_s, 1),
-        command=f"python -m benchmarks.zoo.train_vqa --epochs {epochs} --seed {seed}",
+        seconds=round(time.perf_counter() - started_s + (before["seconds"] if before else 0.0), 1),
+        command=f"{before['command']} && {command}" if before else command,
     )
     _save(model, record)
     return record
@@ -155,13 +163,11 @@ def _parameter_groups(model: nn.Module) -> list[dict[str, object]]:
 
 
 def _save(model: nn.Module, record: TrainingRecord) -> None:
-    folder: Path = WEIGHTS.parent
-    folder.mkdir(exist_ok=True)
+    WEIGHTS.parent.mkdir(exist_ok=True)
     save_file({key: value.contiguous() for key, value in model.state_dict().items()}, WEIGHTS)
-    record_path = folder / "training.json"
-    records = json.loads(record_path.read_text()) if record_path.exists() else {}
+    records = json.loads(RECORDS.read_text()) if RECORDS.exists() else {}
     records["vqa"] = asdict(record)
-    record_path.write_text(json.dumps(records, indent=2, sort_keys=True) + "\n")
+    RECORDS.write_text(json.dumps(records, indent=2, sort_keys=True) + "\n")
 
 
 if __name__ == "__main__":
