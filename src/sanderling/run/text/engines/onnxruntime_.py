@@ -356,7 +356,7 @@ class _Graph:
 
 
 def _prepared(folder: Path) -> tuple[bool, bytes]:
-    """Whether a row's numbers do not depend on the other rows of a call, and the graph, which keeps rows by an input."""
+    """Whether a row's numbers are the same whatever else is in a call, and the graph, which keeps rows by an input."""
     import onnx
 
     try:
