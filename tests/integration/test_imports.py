@@ -59,6 +59,7 @@ def test_public_names_are_these_and_each_exists():
         "bench_on",
         "bench_text",
         "build",
+        "build_multimodal",
         "build_text",
         "check",
         "doctor",
