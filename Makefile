@@ -53,6 +53,8 @@ bench: install
 	$(BIN)/python -m benchmarks.vision.preprocess
 	$(BIN)/python -m benchmarks.vision.stream
 	$(BIN)/python -m benchmarks.vision.table
+	$(BIN)/python -m benchmarks.vision.heads
+	$(BIN)/python -m benchmarks.vision.heads_table
 
 # Messages of gRPC, in a pool of their own: a client of the same protocol in the same process has the same names.
 proto: install

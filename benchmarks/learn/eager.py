@@ -40,7 +40,7 @@ class LoraConv(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Map (N, in, H, W) to (N, out, H', W')."""
         base = self.base
-        few = functional.conv2d(x, self.a, None, base.stride, base.padding, base.dilation, base.groups)  # type: ignore[arg-type]
+        few = functional.conv2d(x, self.a, None, base.stride, base.padding, base.dilation, base.groups)
         y: Tensor = base(x) + self.scale * functional.conv2d(few, self.b, groups=base.groups)
         return y
 
@@ -53,9 +53,13 @@ def adapt(module: nn.Module, spec: LearningSpec) -> list[nn.Parameter]:
     for adapter in spec.adapters:
         owner, _, name = adapter.layer.rpartition(".")
         parent = module.get_submodule(owner)
-        base = getattr(parent, name) if not isinstance(parent, nn.Sequential | nn.ModuleDict) else parent._modules[name]
-        kind = LoraLinear if isinstance(base, nn.Linear) else LoraConv
-        wrapped = kind(base, adapter.rank, adapter.scale)
+        base = module.get_submodule(adapter.layer)
+        wrapped: LoraLinear | LoraConv
+        if isinstance(base, nn.Linear):
+            wrapped = LoraLinear(base, adapter.rank, adapter.scale)
+        else:
+            assert isinstance(base, nn.Conv2d)
+            wrapped = LoraConv(base, adapter.rank, adapter.scale)
         parent._modules[name] = wrapped
         trained += [wrapped.a, wrapped.b]
     adapters = {name for adapter in spec.adapters for name in (adapter.a, adapter.b)}
@@ -83,7 +87,7 @@ def eager_step(module: nn.Module, spec: LearningSpec, batch: Mapping[str, Array]
         optimizer.zero_grad()
         torch.autograd.backward(loss)
         optimizer.step()
-        return float(loss)
+        return float(loss.detach())
 
     return step
 
@@ -92,4 +96,4 @@ def _parameter(module: nn.Module, name: str) -> nn.Parameter:
     """A parameter by its name before adapters were put in."""
     owner, _, last = name.rpartition(".")
     found = module.get_submodule(owner)
-    return getattr(found.base if isinstance(found, LoraLinear | LoraConv) else found, last)
+    return (found.base if isinstance(found, LoraLinear | LoraConv) else found).get_parameter(last)

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.learn import table
+from sanderling.core.errors import UnavailableError
 from sanderling.core.files import replacing
 from sanderling.core.machine import describe_machine
 
@@ -49,7 +50,7 @@ def _measured(name: str, folder: Path) -> dict[str, Any] | None:
     start = time.perf_counter()
     try:
         value = importlib.import_module(f"benchmarks.learn.{name}").measure(folder)
-    except FileNotFoundError as error:
+    except (FileNotFoundError, UnavailableError) as error:
         print(f"{name} was not measured: {error}", file=sys.stderr)
         return None
     return {

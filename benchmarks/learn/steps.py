@@ -22,7 +22,6 @@ _REPEATS, _SECONDS = 40, 12.0
 
 def measure(folder: Path) -> list[dict[str, Any]]:
     """Time both for each model and each way of training; the ratio is the median over pairs of neighbours."""
-    torch.set_num_threads(THREADS)
     rows = []
     for index, case in enumerate(_CASES):
         for kind, trainable in (("head", "head"), ("lora", case.lora), ("full", "full")):
@@ -33,6 +32,7 @@ def measure(folder: Path) -> list[dict[str, Any]]:
 
 def measure_case(case: Case, kind: str, trainable: str, package: Path) -> dict[str, Any]:
     """Time one task against PyTorch on the same batch."""
+    torch.set_num_threads(THREADS)
     spec = prepare_case(case, trainable, package)
     batch = random_batch(spec, case.batch)
     eager = eager_step(case.factory(), spec, batch)

@@ -27,13 +27,14 @@ _MEMORY_NOTE = (
     "imports PyTorch and the model's code, ours NumPy, ONNX Runtime and Sanderling."
 )
 _SPOKEN_NOTE = (
-    "Synthetic speech by `espeak-ng`: {words} words, a network of ours trained on American English. A device hears "
-    "{utterances} utterances of one voice in another accent, with {replayed} sounds of the first training beside "
-    "them, and is tested on {voices} other voices, none of which was trained on. Trained: {trainable}. Means over "
-    "{runs} voices to adapt to, ± half of the 95 % interval. The gap is what the accent cost before."
+    "Synthetic speech by `espeak-ng`: {words} words, chosen because accents confuse them, and a network of ours "
+    "trained on American English. A device hears {utterances} utterances of one voice in another accent, each "
+    "played at {played} speeds, with {replayed} sounds of the first training beside them, and is tested on "
+    "{voices} other voices, none of which was trained on. Trained: {trainable}. Means over voices to adapt "
+    "to, ± half of the 95 % interval. The gap is what the accent cost before."
 )
 _CAMERA_NOTE = (
-    "Fashion-MNIST, its pictures tilted by 20°, out of focus and in poor light; {pictures} of them, with "
+    "Fashion-MNIST, its pictures tilted by 15°, out of focus and in poor light; {pictures} of them, with "
     "{replayed} of the first training beside them. Tested on {tested} pictures, {runs} choices of what is learned "
     "from."
 )
@@ -129,6 +130,7 @@ def _spoken(value: dict[str, Any]) -> list[str]:
         lines.append(
             [
                 f"{ACCENTS[accent]} (`{accent}`)",
+                str(len(found["runs"])),
                 _share(found["source_before"]),
                 _share(found["target_before"]),
                 _share(found["target_after"]),
@@ -137,16 +139,15 @@ def _spoken(value: dict[str, Any]) -> list[str]:
                 f"{max(run['seconds'] for run in found['runs']):.0f} s",
             ]
         )
-    first = next(iter(value["accents"].values()))
     note = _SPOKEN_NOTE.format(
         words=value["words"],
         utterances=value["utterances"],
+        played=value["played"],
         replayed=value["replayed"],
         voices=value["test_voices"],
         trainable=f"`{value['trainable']}`",
-        runs=len(first["runs"]),
     )
-    head = ["accent", "American", "before", "after", "gap closed", "forgotten", "longest training"]
+    head = ["accent", "voices", "American", "before", "after", "gap closed", "forgotten", "longest training"]
     return [note, markdown(head, lines)]
 
 
@@ -201,7 +202,7 @@ def _commands(rows: list[dict[str, Any]]) -> list[str]:
     lines = [[f"`{row['command']}`", f"{row['seconds']} s"] for row in rows]
     lines.append(["all", f"{sum(row['seconds'] for row in rows):.0f} s"])
     accuracy = rows[-1]["accuracy"]["fp32"]
-    note = f"Words of other voices that the adapted package recognises: {accuracy['value']:.1f} % of {accuracy['samples']}."
+    note = f"The adapted package recognises {accuracy['value']:.1f} % of {accuracy['samples']} words of other voices."
     return ["Each in a process of its own, as the README has them.", markdown(["command", "time"], lines), note]
 
 

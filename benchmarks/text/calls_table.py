@@ -9,18 +9,29 @@ from typing import Any
 from benchmarks.build.table import machine_line, markdown
 
 RESULTS = Path(__file__).with_name("calls.json")
+SHARING = Path(__file__).with_name("sharing.json")
 PAGE = Path(__file__).parents[2] / "docs" / "benchmarks-text-calls.md"
+_SETTING = "{package}, ONNX Runtime, one thread, {rounds} rounds in turn. Speeds are tokens a processor second."
 _DRAFTS = (
     "Answers of {tokens} tokens that copy a passage of their prompt (three of prose, three of code), greedy. `most` is "
-    "the most tokens of a guess, 0 without guesses. Where a call rounds all of its tokens by one scale (`int8` as it is "
-    "built here), a guess counts only where the likeliest token is clear, and only when it is asked for."
+    "the most tokens of a guess, 0 without guesses. Where what a call rounds depends on all of its tokens (`int8` and "
+    "`int4`), a guess counts only where the likeliest token is clear, and only when it is asked for."
+)
+_CAMERA = (
+    "`python -m benchmarks.text.sharing CHAT.sdl PICTURES.sdl --json benchmarks/text/sharing.json`: {packages}, "
+    "{seconds:g} s each. 30 pictures a second, each missed after 33 ms, while a language model rests, writes one long "
+    "answer, or reads prompts of 512 tokens: in one runtime (`together`), and as two sessions that do not know of each "
+    "other (`apart`)."
 )
 _TOGETHER = "Tokens of all sequences; their contexts are of different lengths, from 64 tokens on."
 
 
 def main() -> None:
     """Write the page."""
-    PAGE.write_text(render(json.loads(RESULTS.read_text("utf-8"))), encoding="utf-8")
+    page = render(json.loads(RESULTS.read_text("utf-8")))
+    if SHARING.is_file():
+        page += "\n" + render_sharing(json.loads(SHARING.read_text("utf-8")))
+    PAGE.write_text(page, encoding="utf-8")
 
 
 def render(results: dict[str, Any]) -> str:
@@ -32,8 +43,7 @@ def render(results: dict[str, Any]) -> str:
                 "# Benchmarks: what one call of a language model can do",
                 f"Generated from `benchmarks/text/calls.json`, which `{results['command']}` wrote. Do not edit.",
                 machine_line(results["machine"]),
-                f"{results['package']}, ONNX Runtime, one thread, {results['rounds']} rounds in turn. Speeds are tokens "
-                "a processor second.",
+                _SETTING.format(package=results["package"], rounds=results["rounds"]),
                 "## Guesses from earlier text, checked in one call",
                 _DRAFTS.format(tokens=results["answer_tokens"]),
                 markdown(["variant", "most", "tokens/s", "times", "right", "same answers"], _draft_rows(variants)),
@@ -43,6 +53,30 @@ def render(results: dict[str, Any]) -> str:
             ]
         )
         + "\n"
+    )
+
+
+def render_sharing(results: dict[str, Any]) -> str:
+    """What `benchmarks.text.sharing` found, as Markdown."""
+    rows = [
+        [
+            row["setting"],
+            row["work"],
+            str(row["threads"]),
+            f"{100 * row['missed']:.1f} % of {row['pictures']}",
+            f"{row['picture_ms']['p99']:.1f}" if row["picture_ms"] else "–",
+            f"{100 * row['share']:.0f} %" if row["work"] != "rest" else "–",
+        ]
+        for row in results["results"]
+    ]
+    head = ["setting", "the language model", "threads", "pictures missed", "p99, ms", "its speed left"]
+    return "\n\n".join(
+        [
+            "## Beside a camera",
+            _CAMERA.format(packages=" and ".join(results["packages"]), seconds=results["seconds"]),
+            machine_line(results["machine"]),
+            markdown(head, rows) + "\n",
+        ]
     )
 
 

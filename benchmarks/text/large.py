@@ -115,7 +115,7 @@ def _ours(folder: Path) -> Path:
     spec = convert(find_source(str(source)), converted)
     decoder = Decoder(converted)
     mixer = Mixer(decoder, target)
-    mixer.write(forms_of(decoder, Form.BLOCKS_4))
+    mixer.write(forms_of(decoder, Form.BLOCKS_4_WIDE))
     mixer.close()
     for path in converted.iterdir():
         if path.name not in (GRAPH, DATA):

@@ -182,7 +182,7 @@ def _write(read: Callable[[list[int]], object], ids: list[int]) -> None:
         read([token])
 
 
-def _timed(seconds: dict[str, float], name: str, call: Callable[[], None]) -> None:
+def _timed(seconds: dict[str, float], name: str, call: Callable[[], object]) -> None:
     passed, used = time.perf_counter(), time.process_time()
     call()
     seconds[f"{name}_used"] = time.process_time() - used

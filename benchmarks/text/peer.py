@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-import llama_cpp  # type: ignore[import-not-found]
+import llama_cpp
 import numpy as np
 from turns import PROMPT_TOKENS, STEPS, serve  # type: ignore[import-not-found]
 

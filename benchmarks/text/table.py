@@ -11,8 +11,10 @@ from benchmarks.build.table import machine_line, markdown
 RESULTS = Path(__file__).with_name("results.json")
 MEMORY = RESULTS.with_name("memory.json")
 LARGE = RESULTS.with_name("large.json")
+STEPS = RESULTS.with_name("steps.json")
 PAGE = Path(__file__).parents[2] / "docs" / "benchmarks-text.md"
 BUDGET = 5.0
+_LEAST_MS = 0.05  # what takes less is in the sum only
 _NOTE = (
     "{source}, one thread each, in turn, {rounds} rounds. Speeds are tokens a processor second (medians): prefill of a "
     "prompt of 512, decode after 16 and after 512 tokens of context; `first` is a prompt of 32. `change` is by how "
@@ -36,13 +38,17 @@ _MEMORY_NOTE = (
 
 def main() -> None:
     """Write the page."""
-    read = {path: json.loads(path.read_text("utf-8")) if path.is_file() else None for path in (MEMORY, LARGE)}
-    page = render(json.loads(RESULTS.read_text("utf-8")), memory=read[MEMORY], large=read[LARGE])
+    read = {path: json.loads(path.read_text("utf-8")) if path.is_file() else None for path in (MEMORY, LARGE, STEPS)}
+    page = render(json.loads(RESULTS.read_text("utf-8")), memory=read[MEMORY], large=read[LARGE], steps=read[STEPS])
     PAGE.write_text(page, encoding="utf-8")
 
 
 def render(
-    results: dict[str, Any], *, memory: dict[str, Any] | None = None, large: dict[str, Any] | None = None
+    results: dict[str, Any],
+    *,
+    memory: dict[str, Any] | None = None,
+    large: dict[str, Any] | None = None,
+    steps: dict[str, Any] | None = None,
 ) -> str:
     """The page as Markdown."""
     contenders: dict[str, Any] = results["contenders"]
@@ -59,9 +65,11 @@ def render(
     ]
     peers = {name: row for name, row in contenders.items() if name.startswith("llama.cpp")}
     if peers:
-        for name in ("int8", "int4"):
+        for name in ("int8", "int8-blocks"):
             if name in contenders:
                 parts += [f"## {name} against llama.cpp", _ratios(contenders[name], peers)]
+    if steps:
+        parts += _steps(steps)
     if large:
         parts += _large(large)
     if memory:
@@ -107,6 +115,21 @@ def _ratios(own: dict[str, Any], peers: dict[str, Any]) -> str:
         for name, row in peers.items()
     ]
     return markdown(head, rows)
+
+
+def _steps(results: dict[str, Any]) -> list[str]:
+    """Milliseconds of one decoding step by kind of node."""
+    columns = [
+        (f"{name} at {context}", kinds)
+        for name, contexts in results["variants"].items()
+        for context, kinds in contexts.items()
+    ]
+    names = list(dict.fromkeys(kind for _, kinds in columns for kind, value in kinds.items() if value >= _LEAST_MS))
+    rows = [[kind, *(f"{kinds.get(kind, 0):.2f}" for _, kinds in columns)] for kind in names]
+    rows.append(["all", *(f"{sum(kinds.values()):.2f}" for _, kinds in columns)])
+    told = f"From `benchmarks/text/steps.json`, which `{results['command']}` wrote."
+    note = f"Milliseconds by kind of node, of each node the 10th percentile over {results['steps']} steps, one thread."
+    return ["## Where a step goes", f"{told} {note}", markdown(["node", *(name for name, _ in columns)], rows)]
 
 
 def _large(results: dict[str, Any]) -> list[str]:

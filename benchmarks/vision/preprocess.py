@@ -36,7 +36,12 @@ CASES = {
     "640 letterbox": Preprocessing(width=640, height=640, resize="letterbox"),
     "640 letterbox, no antialias": Preprocessing(width=640, height=640, resize="letterbox", antialias=False),
     "224 of 256, ImageNet": Preprocessing(width=224, height=224, resize_to=256, **_IMAGENET),
-    "224 stretch, ImageNet": Preprocessing(width=224, height=224, resize="stretch", **_IMAGENET),
+    "224 of 256, ImageNet, no antialias": Preprocessing(
+        width=224, height=224, resize_to=256, antialias=False, **_IMAGENET
+    ),
+    "224 stretch, ImageNet, no antialias": Preprocessing(
+        width=224, height=224, resize="stretch", antialias=False, **_IMAGENET
+    ),
 }
 LIMITS_MS = {"640 letterbox": 2.5, "224 of 256, ImageNet": 0.8}
 
@@ -129,7 +134,7 @@ def by_pillow(pixels: Array, case: Preprocessing) -> Array:
     inner = picture.resize((found.width, found.height), Image.Resampling.BILINEAR, box=found.box)
     whole = Image.new("RGB", (case.width, case.height), (case.pad,) * 3)
     whole.paste(inner, (found.left, found.top))
-    values = np.asarray(whole).astype(np.float32) * np.float32(case.scale)
+    values: Array = np.asarray(whole).astype(np.float32) * np.float32(case.scale)
     values = (values - np.array(case.mean, np.float32)) / np.array(case.std, np.float32)
     return np.ascontiguousarray(values.transpose(2, 0, 1)[None])
 

@@ -34,9 +34,9 @@ from benchmarks.zoo.dialect_data import (
     with_noise,
 )
 
-EPOCHS = 30
+EPOCHS = 16
 PER_WORD = 5  # utterances of each voice
-TEST_PER_WORD = 4
+TEST_PER_WORD = 2
 WEIGHTS_FOLDER = Path(__file__).parent / "weights"
 _BATCH = 64
 _TEST_SEED = 1_000

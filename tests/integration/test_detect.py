@@ -15,12 +15,14 @@ from benchmarks.zoo.fashion_scenes import SceneComposer
 from benchmarks.zoo.scene_video import compose_video, write_video
 from sanderling.api import build
 from sanderling.core.arrays import write_npz
+from sanderling.core.tensor import TensorSpec
 from sanderling.measure.average_precision import match, mean_average_precision
 from sanderling.measure.detection import Objects
-from sanderling.model.detection import family_spec
+from sanderling.model.detection import family_spec, parse_detection
 from sanderling.model.package import Package, rewrite_manifest
 from sanderling.model.preprocessing import Preprocessing
 from sanderling.run.vision.detections import EVALUATION_RULES, Detections
+from sanderling.run.vision.reading import find_reader
 from sanderling.run.vision.sources import open_source
 from sanderling.run.vision.suppression import pairwise_iou
 from sanderling.tasks.vision import Detector
@@ -32,7 +34,7 @@ ROOT = Path(__file__).parents[2]
 WEIGHTS = ROOT / "benchmarks" / "zoo" / "weights" / "scene_detector.safetensors"
 SLICE = ROOT / "tests" / "data" / "fashion_slice.npz"
 FRAMES = 60  # more than a shot
-EVERY = 3  # frame that the PyTorch module sees
+EVERY = 4  # frame that the PyTorch module sees
 PLAIN = {"precision": "fp32", "repeats": 1, "inputs": ["images=1,3,160,160"]}
 
 
@@ -205,6 +207,40 @@ def test_other_familys_build_is_judged_by_the_same_map(detector_package, tmp_pat
     assert variant.accuracy.value == pytest.approx(mean_average_precision(match(found, objects)), abs=1.0)
     assert variant.accuracy.also["map50"] > variant.accuracy.value > 50
     assert "takes for what" in (result.path / "report.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("text", "within"),
+    [
+        ("yolov5", 0.01),
+        ('{"head": "yolox", "strides": [8, 16]}', 0.01),
+        ("ssd", 1.0),  # scores are scaled where several classes are likely
+        ('{"head": "centernet", "strides": [8], "scores": "probability"}', 10.0),  # has no coarser grid
+    ],
+)
+def test_every_family_of_the_same_weights_has_the_same_map(text, within):
+    torch = pytest.importorskip("torch")
+    from safetensors.torch import load_file
+
+    from benchmarks.zoo.scene_detector import build as build_yolov8
+    from benchmarks.zoo.scene_heads import build as build_other
+
+    scenes = composer().compose(30, seed=0)
+    pixels = torch.from_numpy(scenes.images).permute(0, 3, 1, 2).float() / 255
+    picture = TensorSpec(name="images", dtype="float32", shape=("N", 3, 160, 160))
+    percents = []
+    for spec in (parse_detection("yolov8"), parse_detection(text)):
+        module = build_yolov8() if spec.head == "yolov8" else build_other(spec.head)
+        module.load_state_dict(load_file(WEIGHTS))
+        with torch.no_grad():
+            given = module(pixels)
+        arrays = [given.numpy()] if torch.is_tensor(given) else [tensor.numpy() for tensor in given]
+        outputs = {f"output{place}": array for place, array in enumerate(arrays)}
+        shapes = tuple(TensorSpec(name=name, dtype="float32", shape=a.shape) for name, a in outputs.items())
+        found = find_reader((picture,), shapes, spec).read(outputs, EVALUATION_RULES)
+        percents.append(mean_average_precision(match(found, Objects(scenes.boxes.astype(float), scenes.classes))))
+    assert percents[0] > 60
+    assert percents[1] == pytest.approx(percents[0], abs=within)
 
 
 @pytest.mark.skipif(importlib.util.find_spec("rapidocr_onnxruntime") is None, reason="its weights are not installed")

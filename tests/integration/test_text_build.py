@@ -15,6 +15,7 @@ from sanderling.run.text.base import GREEDY, Message
 from sanderling.run.text.loading import load_model, load_text
 from tests.language_models import gguf_file, language_folder
 
+PRECISIONS = ("fp32", "fp16", "int8", "int8-blocks", "int4")
 BUILD = ("build", "--task", "text-generation", "-o", "../out/chat.sdl")
 
 pytest.importorskip("onnxruntime_genai")
@@ -64,9 +65,9 @@ def test_every_precision_keeps_hashes_tokenizer_and_golden_vectors(sanderling, t
 
     assert done.code == 0, done.stderr
     assert [check["name"] for check in done.answer["checks"]] == [
-        "hashes", *(f"golden vectors, {name}" for name in ("fp32", "fp16", "int8", "int4"))
+        "hashes", *(f"golden vectors, {name}" for name in PRECISIONS)
     ]  # fmt: skip
-    for name in ("fp32", "fp16", "int8", "int4"):
+    for name in PRECISIONS:
         assert f"variants/{name}/tokenizer.json" in package.manifest.files
         assert f"variants/{name}/chat_template.jinja" in package.manifest.files
     sizes = [package.variant(name).size_bytes for name in ("fp32", "fp16", "int8", "int4")]
@@ -80,7 +81,7 @@ def test_verify_measures_a_text_again_and_refuses_one_that_is_none(sanderling, t
     done = sanderling("verify", tiny, "--eval", "text.txt", "--json")
 
     assert [check["name"] for check in done.answer["checks"] if "perplexity" in check["name"]] == [
-        f"perplexity, {name}" for name in ("fp32", "fp16", "int8", "int4")
+        f"perplexity, {name}" for name in PRECISIONS
     ]
     assert "is not UTF-8" in sanderling("verify", tiny, "--eval", "binary.txt").error
 
@@ -129,9 +130,17 @@ def test_products_of_every_precision_are_found(tiny):
     package = Package.open(tiny)
     graphs = {variant.id: read_text_graph(package.file(variant.file)) for variant in package.manifest.variants}
 
-    assert graphs.keys() == {"fp32", "fp16", "int8", "int4"}
+    assert graphs.keys() == set(PRECISIONS)
     assert len({graph.parameters for graph in graphs.values()}) == 1
     assert graphs["fp16"].weight_bytes < graphs["fp32"].weight_bytes
+
+
+def test_int8_blocks_computes_every_product_in_blocks(tiny):
+    measured = json.loads(Package.open(tiny).file("evidence.json").read_text())["variants"]["int8-blocks"]
+
+    assert measured["forms"].keys() == {"blocks-8"}
+    assert measured["search"] is None
+    assert measured["overall"]["percent"] < 1
 
 
 @pytest.mark.parametrize("command", ["doctor", "bisect --engine onnxruntime", "bench --batch 2"])
@@ -255,7 +264,7 @@ def test_a_tokenizer_that_does_not_match_the_vocabulary_is_refused(refused, work
     ("options", "says"),
     [
         (("--budget", "top1=1"), "give perplexity=5"),
-        (("--precision", "int2"), "available are fp32, fp16, int8, int4, gguf, openvino"),
+        (("--precision", "int2"), "available are fp32, fp16, int8, int8-blocks, int4, gguf, openvino"),
         (("--labels", "imagenet"), "--labels cannot be used with --task text-generation"),
         (("--eval", "nowhere.txt"), "text nowhere.txt cannot be read"),
     ],

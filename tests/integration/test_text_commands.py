@@ -103,8 +103,9 @@ def test_chat_at_a_terminal_asks_and_survives_a_conversation_that_is_too_long(en
     assert out.decode().count("\n") >= 1
 
 
-def test_a_missing_engine_is_named(sanderling, chat_package):
-    done = sanderling("generate", chat_package, "--prompt", "a", without=["onnxruntime_genai"])
+@pytest.mark.parametrize(("engine", "missing"), [("genai", "onnxruntime_genai"), ("onnxruntime", "tokenizers")])
+def test_what_an_engine_misses_is_named(sanderling, chat_package, engine, missing):
+    done = sanderling("generate", chat_package, "--prompt", "a", "--engine", engine, without=[missing])
     assert done.code == 3
     assert "pip install 'sanderling[text]'" in done.error
 

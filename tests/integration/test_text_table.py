@@ -2,7 +2,9 @@
 
 import pytest
 
+from benchmarks.text import calls_table
 from benchmarks.text.table import render
+from sanderling.core.machine import describe_machine
 
 
 def changed(percent):
@@ -86,3 +88,49 @@ def test_memory_is_told_by_setting_and_a_setting_that_failed_says_why():
 
     assert "| as shipped | 80 MB | 250 MB | 150 MB | 60 MB | 1024 | 32 | 32 | 32 |" in page
     assert "| odd | unknown option |" in page
+
+
+def test_the_page_of_calls_tells_how_much_guesses_and_shared_calls_give():
+    draft = {"tokens_per_s": 50.0, "same_answers": 6, "answers": 6, "guessed": 0, "right": 0}
+    results = {
+        "command": "python -m benchmarks.text.calls",
+        "machine": describe_machine().model_dump(),
+        "package": "model.gguf",
+        "rounds": 2,
+        "answer_tokens": 96,
+        "variants": {
+            "int8": {
+                "drafts": {"0": draft, "7": {**draft, "tokens_per_s": 155.0, "guessed": 90, "right": 80}},
+                "together": {"4": {"together_tokens_per_s": 200.0, "apart_tokens_per_s": 50.0}},
+            }
+        },
+    }
+    shown = calls_table.render(results)
+
+    assert "| int8 | 7 | 155 | 3.10× | 80 of 90 | 6 of 6 |" in shown
+    assert "| int8 | 4 | 200 | 50 | 4.00× |" in shown
+
+
+def test_the_page_of_calls_tells_what_a_camera_has_missed():
+    row = {"setting": "together", "work": "write", "threads": 1, "pictures": 200, "missed": 0.005, "share": 0.8}
+    shown = calls_table.render_sharing(
+        {
+            "machine": describe_machine().model_dump(),
+            "packages": ["chat.sdl", "pictures.sdl"],
+            "seconds": 7,
+            "results": [{**row, "picture_ms": {"p99": 20.0}}],
+        }
+    )
+
+    assert "| together | write | 1 | 0.5 % of 200 | 20.0 | 80 % |" in shown
+
+
+def test_a_step_is_told_by_kind_of_node_and_small_kinds_only_in_the_sum():
+    kinds = {"lm_head": 2.0, "down_proj": 1.5, "Cast": 0.01}
+    steps = {"command": "c", "steps": 30, "variants": {"int8": {"16": kinds, "512": kinds}}}
+
+    page = render(results(), steps=steps)
+
+    assert "| lm_head | 2.00 | 2.00 |" in page
+    assert "Cast" not in page
+    assert "| all | 3.51 | 3.51 |" in page

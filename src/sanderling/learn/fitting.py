@@ -140,26 +140,22 @@ class _Run:
 
     def resume(self) -> None:
         """Go on from the checkpoint, where there is one."""
-        privacy: Privacy | None = None
         if self.path is not None:
             if not self.path.parent.is_dir():
                 raise OptionError(f"checkpoint {self.path}: {self.path.parent} is no folder")
             if remove_leftovers(self.path) + remove_leftovers(best_path(self.path)):
                 self._tell("leftovers-removed", self.path.name, "a writer was killed in the middle; the file was whole")
             if self.path.exists():
-                found = self.trainer.load(self.path)
-                privacy = found.privacy
-                self._take_up(found)
-        if self.options.privacy is not None:
-            self.ledger = Ledger(
-                self.options.privacy, privacy, samples=len(self.data), size=self.size * self.trainer.options.accumulate
-            )
-            if self.resumed_from and privacy is None:
-                raise OptionError(
-                    f"{self.path} was trained without privacy, which cannot be taken back: begin a new checkpoint"
-                )
-        elif privacy is not None:
-            raise OptionError(f"{self.path} was trained with privacy: going on without would void it; give --dp")
+                self._take_up(self.trainer.load(self.path))
+        account, where = self.trainer.account, self.path or "the trainer"
+        if self.options.privacy is None:
+            if account is not None:
+                raise OptionError(f"{where} was trained with privacy: going on without would void it; give --dp")
+            return
+        if self.trainer.updates and account is None:
+            raise OptionError(f"{where} was trained without privacy, which cannot be taken back: begin anew")
+        size = self.size * self.trainer.options.accumulate
+        self.ledger = Ledger(self.options.privacy, account, samples=len(self.data), size=size)
 
     def _take_up(self, found: Progressed) -> None:
         self.resumed_from = self.saved_at = found.updates
@@ -200,7 +196,13 @@ class _Run:
         return self.path.name if self.path is not None else "checkpoint"
 
     def train(self) -> FitResult:
-        """All epochs that are left."""
+        """All epochs that are left; however they end, the trainer knows what they cost."""
+        try:
+            return self._train()
+        finally:
+            self._account()
+
+    def _train(self) -> FitResult:
         begun_at = self.standing.epoch
         stopped = 0 < self.options.patience <= self.standing.worse
         while self.standing.epoch < self.options.epochs and not stopped:
@@ -299,7 +301,8 @@ class _Run:
 
     def _account(self) -> None:
         if self.ledger is not None:
-            self._stand(privacy=self.ledger.told())
+            self.trainer.account = self.ledger.told()
+            self._stand(privacy=self.trainer.account)
 
     def _stand(self, **changed: Any) -> None:  # noqa: ANN401 - attributes of Progressed
         self.standing = self.standing.model_copy(update=changed)

@@ -14,7 +14,7 @@ import numpy as np
 from sanderling.core.errors import EngineError, NotMetError, OptionError, WeightsError
 from sanderling.core.progress import Event, Progress, Silent
 from sanderling.core.tensor import Array, check_feeds
-from sanderling.learn.checkpoint import Checkpoint, Progressed, read_checkpoint, write_checkpoint
+from sanderling.learn.checkpoint import Checkpoint, Privacy, Progressed, read_checkpoint, write_checkpoint
 from sanderling.learn.data import Dataset, check_labels, from_arrays, read_data
 from sanderling.learn.evaluation import Evaluation, evaluate
 from sanderling.learn.gates import OPEN, Gate
@@ -80,6 +80,7 @@ class Trainer:
         options: of the updates.
         state: parameters and the optimiser's own arrays.
         last_norm: of the gradients of the last update, before clipping.
+        account: what its parameters have cost of their data's privacy; None where there is none.
 
     Raises:
         PackageError: the package is broken, or cannot be trained.
@@ -113,6 +114,7 @@ class Trainer:
         self.options = TrainerOptions(optimizer, rate, parsed, accumulate, clip_norm, seed, settings)
         _check(self.options)
         self.is_private = private
+        self.account: Privacy | None = None
         self.last_norm = 0.0
         self._gradients = Gradients(zeros(self.spec.parameters))
         self._evaluation: Executable | None = None
@@ -175,6 +177,8 @@ class Trainer:
             NotMetError: loss or gradients are not finite; parameters are as they were before.
             OptionError: the trainer is private: its samples are chosen by ``fit``.
         """
+        if self.account is not None and not self.is_private:
+            raise OptionError("these parameters were trained with privacy: a step without would void it")
         if self.is_private:
             raise OptionError("a private trainer chooses its samples itself, so that they can be counted: use fit")
         loss = self.accumulate(self._checked(batch)).loss
@@ -289,6 +293,7 @@ class Trainer:
         """
         found = read_checkpoint(Path(path), self.spec)
         progress = found.progress
+        self.account = progress.privacy
         if found.states:
             if progress.optimizer != self.options.optimizer or found.states.keys() != self.state.states.keys():
                 raise WeightsError(
@@ -362,6 +367,7 @@ class Trainer:
             optimizer=self.optimizer,
             settings=self.settings(),
             seed=self.options.seed,
+            privacy=self.account,
         )
         gathered = self._gradients
         return known.model_copy(

@@ -230,7 +230,7 @@ class SampleReader:
 
     def _read_arrays(self, path: Path) -> Samples:
         arrays = read_npz(path)
-        labels = arrays.pop("labels", None)
+        labels = self._pop_labels(arrays)
         truth = self._pop_objects(arrays)
         counts = {array.shape[0] if array.ndim else 0 for array in arrays.values()}
         if len(counts) != 1 or 0 in counts:
@@ -252,6 +252,12 @@ class SampleReader:
         except TensorError as error:
             raise DataError(f"{path}: {error}") from error
         return samples
+
+    def _pop_labels(self, arrays: dict[str, Array]) -> Array | None:
+        """Take ``labels``, or ``label`` as training batches call it, unless the model has an input of that name."""
+        inputs = {spec.name for spec in self.inputs}
+        name = next((name for name in ("labels", "label") if name in arrays and name not in inputs), None)
+        return arrays.pop(name) if name is not None else None
 
     def _pop_objects(self, arrays: dict[str, Array]) -> tuple[Array, Array] | None:
         """Take ``boxes`` and ``classes`` out of the arrays, unless they are inputs of the model."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import contextlib
 import importlib.util
 from collections.abc import Sequence
 from importlib import resources
@@ -13,8 +12,6 @@ from sanderling.core.errors import DataError
 
 _REPORTED = ("statistics", "argparse")
 _CHOSEN_ON = ("fractions", "string", "queue")
-_ROUNDED_ON = ("heapq", "textwrap", "calendar", "difflib", "random", "shelve")
-_TOPICS = ("assignment", "numbers", "objects", "naming", "imports", "execmodel", "compound", "customization")
 _CODE_CHARACTERS = 6000
 
 
@@ -26,16 +23,6 @@ def default_texts() -> dict[str, str]:
 def choice_texts() -> dict[str, str]:
     """Other texts of the same kinds, which a build decides on."""
     return {"prose": _prose("prose_choice.txt"), "code": _documentation(_CHOSEN_ON)}
-
-
-def rounding_texts() -> dict[str, str]:
-    """Longer texts, none of them reported or decided on, to which weights are fitted: two parts of Python's manual."""
-    found = {"code": _documentation(_ROUNDED_ON, most=4 * _CODE_CHARACTERS)}
-    with contextlib.suppress(ImportError):
-        from pydoc_data.topics import topics
-
-        found["manual"] = "\n\n".join(topics[name][:_CODE_CHARACTERS] for name in _TOPICS if name in topics)
-    return found
 
 
 def read_texts(paths: Sequence[str | Path]) -> dict[str, str]:
@@ -62,7 +49,7 @@ def _prose(name: str) -> str:
     return (resources.files("sanderling.measure") / "data" / name).read_text("utf-8")
 
 
-def _documentation(modules: Sequence[str], most: int = _CODE_CHARACTERS) -> str:
+def _documentation(modules: Sequence[str]) -> str:
     """Docstrings of modules of the standard library, each below the head of what it documents."""
     parts: list[str] = []
     for name in modules:
@@ -71,7 +58,7 @@ def _documentation(modules: Sequence[str], most: int = _CODE_CHARACTERS) -> str:
             continue
         source = Path(spec.origin).read_text(encoding="utf-8")
         parts += [text for node in ast.walk(ast.parse(source)) if (text := _documented(node))]
-    return "\n\n".join(parts)[:most]
+    return "\n\n".join(parts)[:_CODE_CHARACTERS]
 
 
 def _documented(node: ast.AST) -> str:

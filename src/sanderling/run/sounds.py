@@ -211,7 +211,8 @@ def _amplitudes(data: bytes, form: _Format) -> Amplitudes:
     frames = len(data) // (width * form.channels)
     raw = data[: frames * width * form.channels]
     if form.kind == _FLOAT:
-        values = np.frombuffer(raw, f"<f{width}").astype(np.float32)
+        with np.errstate(over="ignore"):  # infinite ones are refused by whoever asked
+            values = np.frombuffer(raw, f"<f{width}").astype(np.float32)
     elif width == 1:  # the only one without a sign
         values = (np.frombuffer(raw, np.uint8).astype(np.float32) - 128) / 128
     elif width == 3:
@@ -219,5 +220,5 @@ def _amplitudes(data: bytes, form: _Format) -> Amplitudes:
         padded[:, 1:] = np.frombuffer(raw, np.uint8).reshape(-1, 3)
         values = (padded.view("<i4")[:, 0] / 2.0**31).astype(np.float32)
     else:
-        values = (np.frombuffer(raw, f"<i{width}") / 2.0 ** (form.bits - 1)).astype(np.float32)
+        values = np.asarray(np.frombuffer(raw, f"<i{width}") / 2.0 ** (form.bits - 1), np.float32)
     return values.reshape(frames, form.channels)

@@ -3,6 +3,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from safetensors.numpy import load_file, save_file
 
 from sanderling.core.errors import NotMetError, OutputError, WeightsError
@@ -151,3 +153,22 @@ def test_what_killed_writers_left_is_removed(tmp_path):
 
 def test_best_parameters_lie_beside_the_checkpoint(tmp_path):
     assert best_path(tmp_path / "ck.safetensors") == tmp_path / "ck.best.safetensors"
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.data())
+def test_damaged_checkpoint_is_refused_or_read_as_it_was(saved, data):
+    """Any bytes changed anywhere: one clear error, or parameters of the right names, shapes and dtype."""
+    trainer, path = saved
+    whole = path.read_bytes()
+    damaged = bytearray(whole)
+    for _ in range(data.draw(st.integers(1, 4))):
+        damaged[data.draw(st.integers(0, len(whole) - 1))] = data.draw(st.integers(0, 255))
+    broken = path.with_name("broken.safetensors")
+    broken.write_bytes(bytes(damaged[: data.draw(st.integers(0, len(whole)))]))
+
+    try:
+        found = read_checkpoint(broken, trainer.spec)
+    except WeightsError:
+        return
+    assert {name: array.shape for name, array in found.parameters.items()} == SHAPES

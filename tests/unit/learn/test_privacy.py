@@ -187,13 +187,46 @@ def test_what_breaks_the_promise_is_refused(new_trainer, data):
 def test_checkpoints_with_and_without_privacy_do_not_mix(new_trainer, data, tmp_path):
     target, path = parse_privacy(TARGET), tmp_path / "ck.safetensors"
     new_trainer().fit(data, batch=20, checkpoint=path)
-    with pytest.raises(OptionError, match="cannot be taken back"):
+    with pytest.raises(OptionError, match="cannot be taken back: begin anew"):
         new_trainer(private=True).fit(data, batch=20, checkpoint=path, privacy=target)
 
     other = tmp_path / "private.safetensors"
     new_trainer(private=True).fit(data, batch=20, checkpoint=other, privacy=target)
     with pytest.raises(OptionError, match="would void it"):
         new_trainer().fit(data, batch=20, epochs=2, checkpoint=other)
+
+
+@needs_accountant
+def test_account_goes_with_the_trainer_whatever_is_called_in_between(new_trainer, data, tmp_path):
+    """Loading, saving by hand and fitting again: nothing makes what was spent forgotten."""
+    target, path = parse_privacy(TARGET), tmp_path / "by-hand.safetensors"
+    first = new_trainer(private=True)
+    first.fit(data, epochs=1, batch=20, privacy=target)
+    first.save(path)
+
+    larger = parse_privacy("epsilon=12,delta=1e-4,clip=0.5")
+    again = first.fit(data, epochs=1, batch=20, privacy=larger).privacy
+    second = new_trainer(private=True)
+    second.load(path)
+    after_load = second.fit(data, epochs=1, batch=20, privacy=larger).privacy
+
+    for privacy in (again, after_load):
+        assert sum(entry.steps for entry in privacy.spent) == 12
+        assert 8 < privacy.epsilon <= 12
+    plain = new_trainer()
+    plain.load(path)
+    with pytest.raises(OptionError, match="would void it"):
+        plain.step(dataset(4))
+    with pytest.raises(OptionError, match="would void it"):
+        plain.fit(data, batch=20)
+
+    stepped = new_trainer()
+    stepped.step(dataset(12))
+    stepped.save(path)
+    third = new_trainer(private=True)
+    third.load(path)
+    with pytest.raises(OptionError, match="cannot be taken back"):
+        third.fit(data, batch=20, privacy=target)
 
 
 @needs_accountant

@@ -278,6 +278,16 @@ def floats(*shape: int) -> np.ndarray:
     return np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
 
 
+def test_label_is_taken_for_labels_unless_the_model_reads_it(tmp_path):
+    image, label = floats(2, 3, 8, 8), np.array([1, 0])
+    assert reader().read(put_arrays(tmp_path, image=image, label=label)).labels.tolist() == [1, 0]
+
+    own = TensorSpec(name="label", dtype="int64", shape=("N",))
+    samples = reader(IMAGE, own).read(put_arrays(tmp_path, image=image, label=label, labels=np.array([3, 2])))
+    assert samples.labels.tolist() == [3, 2]
+    assert samples.inputs["label"].tolist() == [1, 0]
+
+
 def test_float_arrays_are_used_as_they_are(tmp_path):
     samples = reader().read(put_arrays(tmp_path, image=floats(5, 3, 8, 8), labels=np.array([3, 1, 0, 2, 1])))
     assert len(samples) == 5

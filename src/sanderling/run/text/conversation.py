@@ -19,7 +19,7 @@ _EXPECTED_TOKENS = 256  # of an answer, that memory is taken for at once
 _LEAST_TOKENS = 32  # of an answer, that a kept sequence must have memory for
 _HEADROOM = 1.5  # for the next turn
 _BLOCK = 128
-_CLEAR = 1.0  # by which the likeliest token's score is above the second's
+_CLEAR = 2.0  # by which the likeliest token's score is above the second's
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,7 +1,7 @@
 """Memory for the keys and values of several sequences, side by side, so that one call computes a token of each.
 
-A sequence has a slot: a row of every layer's tensors, as long as the context. The rows are address space only; memory is
-taken page by page as tokens come, and given back when the slot is freed.
+A sequence has a slot: a row of every layer's tensors, as long as the context. The rows are address space only; memory
+is taken page by page as tokens come, and given back when the slot is freed.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ def read_tokenizer(path: Path) -> Any:  # noqa: ANN401 - the library is untyped
     try:
         from tokenizers import Tokenizer
     except ImportError as error:
-        raise UnavailableError("embedding texts needs 'tokenizers': pip install 'sanderling[text]'") from error
+        raise UnavailableError("reading texts needs 'tokenizers': pip install 'sanderling[text]'") from error
     try:
         tokenizer = Tokenizer.from_file(str(path))
     except Exception as error:

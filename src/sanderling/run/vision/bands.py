@@ -7,6 +7,7 @@ are small enough for a BLAS to leave them on the thread that asks.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -16,6 +17,7 @@ from sanderling.core.tensor import Array
 from sanderling.model.resampling import Taps
 
 _CHUNK_ROWS = 64  # of pixels that become float at once, where columns come first
+_STRIP_BYTES = 2_000_000
 _SHORT, _MIDDLE, _LONG = 4, 8, 16  # targets of a block: fewer are more calls, more are more products with 0
 
 
@@ -48,6 +50,12 @@ class Axis:
     blocks: tuple[Block, ...]
     longest: int
     size: int
+
+
+def strip_rows(channels: int, width: int, height: int) -> int:
+    """Rows of a strip for ``resample_strips``: about two megabytes of them, and not more than ``height`` needs."""
+    affordable = _STRIP_BYTES // (4 * channels * width)
+    return max(min(affordable, height), _MIDDLE)
 
 
 def axis_of_rows(taps: Taps) -> Axis:
@@ -90,10 +98,7 @@ def resample_rows(planes: Array, axis: Axis, scratch: npt.NDArray[np.float32], o
         scratch: float32, shape (C, ``axis.longest``, W).
         out: float32, shape (C, h, W), written.
     """
-    for block in axis.blocks:
-        rows = scratch[:, : block.last - block.first]
-        np.copyto(rows, planes[:, block.first : block.last])
-        np.matmul(block.weights, rows, out=out[:, block.start : block.stop])
+    _write_rows(planes, axis.blocks, scratch, out, 0)
 
 
 def resample_columns(planes: Array, axis: Axis, out: Array) -> None:
@@ -106,6 +111,35 @@ def resample_columns(planes: Array, axis: Axis, out: Array) -> None:
     """
     for block in axis.blocks:
         np.matmul(planes[:, :, block.first : block.last], block.weights, out=out[:, :, block.start : block.stop])
+
+
+def resample_strips(planes: Array, rows: Axis, columns: Axis, scratch: Array, strip: Array, out: Array) -> None:
+    """Resample planes along both axes, some rows at a time, so that what is between the passes stays near.
+
+    Args:
+        planes: uint8 or float32, shape (C, H, W).
+        rows: from H to h.
+        columns: from W to w.
+        scratch: as of ``resample_rows``.
+        strip: float32, shape (C, rows, W), at least as many rows as a block has.
+        out: float32, shape (C, h, w), written.
+    """
+    start, blocks = 0, list(rows.blocks)
+    while blocks:
+        count = sum(block.stop - start <= strip.shape[1] for block in blocks)
+        stop = blocks[count - 1].stop
+        between = strip[:, : stop - start]
+        _write_rows(planes, blocks[:count], scratch, between, start)
+        resample_columns(between, columns, out[:, start:stop])
+        start, blocks = stop, blocks[count:]
+
+
+def _write_rows(planes: Array, blocks: Sequence[Block], scratch: Array, out: Array, start: int) -> None:
+    """Blocks of rows to where they belong in ``out``, whose first row is number ``start``."""
+    for block in blocks:
+        rows = scratch[:, : block.last - block.first]
+        np.copyto(rows, planes[:, block.first : block.last])
+        np.matmul(block.weights, rows, out=out[:, block.start - start : block.stop - start])
 
 
 def resample(

@@ -72,6 +72,8 @@ class Fit:
         top: of the rectangle, model pixels.
         width: of the rectangle, model pixels.
         height: of the rectangle, model pixels.
+        scaled: width and height that the whole picture would have, model pixels.
+        cut: left and top of the region in it.
     """
 
     box: tuple[float, float, float, float]
@@ -79,6 +81,8 @@ class Fit:
     top: int
     width: int
     height: int
+    scaled: tuple[int, int]
+    cut: tuple[int, int] = (0, 0)
 
     def placement(self, source_width: int, source_height: int) -> Placement:
         """The mapping of coordinates that this makes."""
@@ -103,7 +107,8 @@ def fit(preprocessing: Preprocessing, width: int, height: int) -> Fit:
         return _cropped(preprocessing, width, height)
     if preprocessing.resize == "letterbox":
         return _letterboxed(preprocessing, width, height)
-    return Fit((0, 0, width, height), 0, 0, wanted_width, wanted_height)
+    size = (wanted_width, wanted_height)
+    return Fit((0, 0, width, height), 0, 0, *size, scaled=size)
 
 
 def place(preprocessing: Preprocessing, width: int, height: int) -> Placement:
@@ -119,7 +124,7 @@ def _cropped(preprocessing: Preprocessing, width: int, height: int) -> Fit:
     left, top = (round((have - want) / 2) for have, want in zip(scaled, size, strict=True))
     ratio_x, ratio_y = width / scaled[0], height / scaled[1]
     box = (left * ratio_x, top * ratio_y, (left + size[0]) * ratio_x, (top + size[1]) * ratio_y)
-    return Fit(box, 0, 0, *size)
+    return Fit(box, 0, 0, *size, scaled=scaled, cut=(left, top))
 
 
 def _letterboxed(preprocessing: Preprocessing, width: int, height: int) -> Fit:
@@ -129,4 +134,5 @@ def _letterboxed(preprocessing: Preprocessing, width: int, height: int) -> Fit:
     centred = preprocessing.anchor == "center"
     left = (preprocessing.width - inner_width) // 2 if centred else 0
     top = (preprocessing.height - inner_height) // 2 if centred else 0
-    return Fit((0, 0, width, height), left, top, inner_width, inner_height)
+    size = (inner_width, inner_height)
+    return Fit((0, 0, width, height), left, top, *size, scaled=size)

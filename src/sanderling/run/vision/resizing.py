@@ -10,13 +10,14 @@ import numpy.typing as npt
 from sanderling.core.tensor import Array
 from sanderling.model.preprocessing import Preprocessing
 from sanderling.model.resampling import Taps, taps_of
-from sanderling.run.vision.bands import Axis, axis_of_columns, axis_of_rows
+from sanderling.run.vision.bands import Axis, axis_of_columns, axis_of_rows, strip_rows
 from sanderling.run.vision.color import Region, region_around, whole
 from sanderling.run.vision.frames import Frame
 from sanderling.run.vision.opencv import opencv
 from sanderling.run.vision.placing import Fit, Placement, fit
 
 Pixels = npt.NDArray[np.uint8]
+_MOST_CUT = 4  # times the pixels that are kept
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,7 +38,7 @@ class Resizing:
         colored: memory for the region in the model's colours.
         planes: memory for its channels.
         scratch: memory for the rows of a block.
-        between: memory for what is between the passes.
+        strip: memory for some rows of what is between the passes.
     """
 
     fit: Fit
@@ -53,7 +54,7 @@ class Resizing:
     colored: Pixels
     planes: Pixels
     scratch: npt.NDArray[np.float32]
-    between: npt.NDArray[np.float32]
+    strip: npt.NDArray[np.float32]
 
     @property
     def is_exact_on_levels(self) -> bool:
@@ -64,8 +65,9 @@ class Resizing:
         """The region's pixels in their final size, uint8 (H, W, 3) or (H, W), where ``is_exact_on_levels``."""
         if self.picked is not None:
             return np.ascontiguousarray(pixels[self.picked[0]][:, self.picked[1]])
-        result: Pixels = opencv().resize(pixels, (self.fit.width, self.fit.height), interpolation=self.method)
-        return result
+        whole: Pixels = opencv().resize(pixels, self.fit.scaled, interpolation=self.method)
+        left, top = self.fit.cut
+        return whole[top : top + self.fit.height, left : left + self.fit.width]
 
 
 def scaling(preprocessing: Preprocessing) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
@@ -95,6 +97,7 @@ def plan_resizing(preprocessing: Preprocessing, frame: Frame) -> Resizing:
     weighed = picked is None and method is None
     size = (region.height, region.width)
     channels = preprocessing.channels
+    strip_height = strip_rows(channels, region.width, found.height)
     planes = size if weighed else (found.height, found.width)
     return Resizing(
         fit=found,
@@ -110,7 +113,7 @@ def plan_resizing(preprocessing: Preprocessing, frame: Frame) -> Resizing:
         colored=np.empty(size if channels == 1 else (*size, 3), np.uint8),
         planes=np.empty((3, *planes), np.uint8),
         scratch=np.empty((channels, down.longest, region.width) if weighed else 0, np.float32),
-        between=np.empty((channels, found.height, region.width) if weighed else 0, np.float32),
+        strip=np.empty((channels, strip_height, region.width) if weighed else 0, np.float32),
     )
 
 
@@ -138,15 +141,19 @@ def _picked(taps: Taps) -> slice | Array:
 
 
 def _method(preprocessing: Preprocessing, found: Fit, frame: Frame) -> int | None:
-    """OpenCV resizes whole frames only, and without antialiasing unless it takes means."""
-    if found.box != (0, 0, frame.width, frame.height):
+    """OpenCV resizes whole frames only, and without antialiasing unless it takes means.
+
+    Where much is cut away of what would be resized, weights are quicker, and need no memory for it.
+    """
+    width, height = found.scaled
+    if width * height > _MOST_CUT * found.width * found.height:
         return None
     cv2 = opencv()
-    shrinks = found.width <= frame.width and found.height <= frame.height
+    shrinks = width <= frame.width and height <= frame.height
     if preprocessing.interpolation == "area":
         return int(cv2.INTER_AREA) if shrinks else None
     if preprocessing.interpolation == "bilinear" and not preprocessing.antialias:
-        return int(cv2.INTER_LINEAR_EXACT)
+        return int(cv2.INTER_LINEAR)
     if preprocessing.interpolation == "bicubic" and not preprocessing.antialias:
         return int(cv2.INTER_CUBIC)
     return None

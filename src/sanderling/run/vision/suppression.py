@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from sanderling.run.vision.detections import Floats, Numbers
 
-_BLOCK = 128
+_BLOCK = 64
 
 
 def suppress(boxes: Floats, classes: Numbers | None, *, most_overlap: float, most: int) -> Numbers:
@@ -50,7 +50,17 @@ def _settle(overlapping: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
 def _overlapping(
     boxes: Floats, classes: Numbers | None, rows: Numbers, others: Numbers, most_overlap: float
 ) -> npt.NDArray[np.bool_]:
-    overlapping: npt.NDArray[np.bool_] = pairwise_iou(boxes[rows], boxes[others]) > most_overlap
+    """Which pairs of ``rows`` and ``others`` have an intersection over union above ``most_overlap``.
+
+    Nothing is divided: an inside-out box counts as one without area, which no box has in common with it.
+    """
+    one, other = boxes[rows], boxes[others]
+    with np.errstate(invalid="ignore", over="ignore"):
+        common = _common(one, other)
+        union = np.maximum(_areas(one), 0)[:, None] + np.maximum(_areas(other), 0)
+        union -= common
+        union *= most_overlap
+        overlapping: npt.NDArray[np.bool_] = common > union
     if classes is not None:
         overlapping &= classes[rows][:, None] == classes[others]
     return overlapping
@@ -62,17 +72,24 @@ def pairwise_iou(boxes: Floats, others: Floats) -> Floats:
     It is 0 for a box that is empty, inside out or not finite.
     """
     with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
-        width = np.minimum(boxes[:, None, 2], others[None, :, 2])
-        width -= np.maximum(boxes[:, None, 0], others[None, :, 0])
-        height = np.minimum(boxes[:, None, 3], others[None, :, 3])
-        height -= np.maximum(boxes[:, None, 1], others[None, :, 1])
-        common = np.maximum(width, 0, out=width)
-        common *= np.maximum(height, 0, out=height)
+        common = _common(boxes, others)
         union = _areas(boxes)[:, None] + _areas(others)
         union -= common
         common /= union
     shares: Floats = np.nan_to_num(common, copy=False, nan=0.0, posinf=0.0)
     return shares
+
+
+def _common(boxes: Floats, others: Floats) -> Floats:
+    """Areas that pairs have in common, shape (k, m)."""
+    left, top, right, bottom = others.T.copy()  # in rows, which are read again and again
+    width: Floats = np.minimum(boxes[:, 2:3], right)
+    width -= np.maximum(boxes[:, 0:1], left)
+    height = np.minimum(boxes[:, 3:4], bottom)
+    height -= np.maximum(boxes[:, 1:2], top)
+    np.maximum(width, 0, out=width)
+    width *= np.maximum(height, 0, out=height)
+    return width
 
 
 def _areas(boxes: Floats) -> Floats:

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from sanderling.core.errors import TensorError
 from sanderling.core.tensor import Array
 from sanderling.model.preprocessing import Preprocessing
-from sanderling.run.vision.bands import resample, resample_columns, resample_rows, to_levels
+from sanderling.run.vision.bands import resample, resample_strips, to_levels
 from sanderling.run.vision.color import converted, split
 from sanderling.run.vision.frames import Frame
 from sanderling.run.vision.placing import Placement, place
@@ -93,9 +93,9 @@ class Transform:
             values = resample(planes, plan.rows, plan.columns, columns_first=plan.columns_first, rounded=rounded)
             self._write(to_levels(values) if rounded else np.clip(values, 0, 255, out=values), target)
             return
-        scratch, between = plan.scratch[: len(planes)], plan.between[: len(planes)]
-        resample_rows(planes, plan.rows, scratch, between)
-        resample_columns(between, plan.columns, target)  # a grey plane is multiplied with the weights of each channel
+        scratch, strip = plan.scratch[: len(planes)], plan.strip[: len(planes)]
+        # A grey plane is multiplied with the weights of each channel.
+        resample_strips(planes, plan.rows, plan.columns, scratch, strip, target)
 
     def _plan_for(self, frame: Frame) -> Resizing:
         key = (frame.format, frame.width, frame.height)

@@ -101,13 +101,13 @@ def adapted_model(model: onnx.ModelProto, spec: LearningSpec, parameters: Mappin
 
 def _as_the_task(options: BuildOptions, manifest: Manifest, scratch: Path) -> BuildOptions:
     """The options with what the task knows of its data."""
-    more: dict[str, object] = {}
+    preprocess, labels = options.preprocess, options.labels
     if manifest.preprocessing is not None:
-        more["preprocess"] = manifest.preprocessing.model_dump_json()
+        preprocess = manifest.preprocessing.model_dump_json()
     if manifest.sound is not None:
-        more["preprocess"] = f"{PREFIX}{manifest.sound.sample_rate_hz}"
+        preprocess = f"{PREFIX}{manifest.sound.sample_rate_hz}"
     if manifest.labels is not None:
         file = scratch / "labels.txt"
         file.write_text("\n".join(manifest.labels) + "\n", encoding="utf-8")
-        more["labels"] = str(file)
-    return replace(options, **more)
+        labels = str(file)
+    return replace(options, preprocess=preprocess, labels=labels)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import onnx
@@ -42,11 +43,11 @@ class Draft:
     _constants: dict[tuple[str, tuple[int, ...], bytes], str] = field(default_factory=dict)
     _count: int = 0
 
-    def op(self, kind: str, *inputs: str, **attributes: object) -> str:
+    def op(self, kind: str, *inputs: str, **attributes: Any) -> str:  # noqa: ANN401 - of any operator
         """Write a node with one output and return that output's name."""
         return self.ops(kind, inputs, 1, **attributes)[0]
 
-    def ops(self, kind: str, inputs: Sequence[str], outputs: int, **attributes: object) -> list[str]:
+    def ops(self, kind: str, inputs: Sequence[str], outputs: int, **attributes: Any) -> list[str]:  # noqa: ANN401
         """Write a node with several outputs and return their names."""
         names = [self.name(kind) for _ in range(outputs)]
         self.nodes.append(helper.make_node(kind, list(inputs), names, name=names[0], **attributes))

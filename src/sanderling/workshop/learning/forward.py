@@ -130,7 +130,7 @@ def _take(
     names: dict[str, str],
     kept: Collection[str],
     shapes: Mapping[str, Shape],
-    outputs: Collection[str],
+    outputs: set[str],
 ) -> None:
     """Append a node, or what it always computes."""
     if node.op_type in _RANDOM:

@@ -77,14 +77,15 @@ def _proved_ways(
         if not found.passed:
             reason = f"on features '{found.worst}' differs by {found.error:.1e}: the frozen part is not cut off"
             progress.event(Event(kind="features-not-cut", subject="features", reason=reason))
-            cut = _without_files(folder, cut)
+            _remove_graphs(folder, cut)
+            cut = None
         else:
             own = _proved_private(folder, spec, cut.private, golden, {**rest, **features}, progress)
             cut = cut.model_copy(update={"private": own})
     return spec.model_copy(update={"private": private, "features": cut})
 
 
-def _without_files(folder: Path, cut: FeatureCut) -> None:
+def _remove_graphs(folder: Path, cut: FeatureCut) -> None:
     """Remove the graphs of a cut that is not kept."""
     for name in (cut.features, cut.grad_step, cut.eval, cut.private.file):
         if name is not None:

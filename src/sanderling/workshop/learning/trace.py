@@ -76,9 +76,26 @@ def trace(options: BuildOptions) -> Traced:
         for path, part in module.named_modules()
         if isinstance(part, nn.Embedding) and part.padding_idx is not None
     }
-    model = torch_export.to_onnx(module, options, rewrite=False)
-    free = options.dynamic_batch
-    return Traced(module, source, model, tuple(names), _aliases(module), free, rows, _notes(module))
+    aliases = _aliases(module)
+    model = _with_one_name(torch_export.to_onnx(module, options, rewrite=False), aliases)
+    return Traced(module, source, model, tuple(names), aliases, options.dynamic_batch, rows, _notes(module))
+
+
+def _with_one_name(model: onnx.ModelProto, aliases: Mapping[str, str]) -> onnx.ModelProto:
+    """A shared parameter under the name that counts, whichever the exporter chose; changed in place."""
+    kept: dict[str, onnx.TensorProto] = {}
+    for tensor in model.graph.initializer:
+        tensor.name = aliases.get(tensor.name, tensor.name)
+        kept.setdefault(tensor.name, tensor)
+    if len(kept) < len(model.graph.initializer):
+        copies = [onnx.TensorProto.FromString(tensor.SerializeToString()) for tensor in kept.values()]
+        del model.graph.initializer[:]
+        model.graph.initializer.extend(copies)
+    for node in model.graph.node:
+        for place, name in enumerate(node.input):
+            if name in aliases:
+                node.input[place] = aliases[name]
+    return model
 
 
 def _aliases(module: nn.Module) -> dict[str, str]:
@@ -210,8 +227,14 @@ def _cross_entropy(loss: LossSpec, output: torch.Tensor, label: torch.Tensor) ->
         output, label = output[:, :-1], label[:, 1:]
     output, label = output.reshape(-1, output.shape[-1]), label.reshape(-1)
     weights = torch.tensor(loss.class_weights) if loss.class_weights else None
-    options = {"weight": weights, "ignore_index": loss.ignore_index}
-    total = functional.cross_entropy(output, label, reduction="sum", label_smoothing=loss.label_smoothing, **options)
+    total = functional.cross_entropy(
+        output,
+        label,
+        weights,
+        reduction="sum",
+        ignore_index=loss.ignore_index,
+        label_smoothing=loss.label_smoothing,
+    )
     counted = label[label != loss.ignore_index]
     weight = torch.tensor(float(len(counted))) if weights is None else weights[counted].sum()
     return total, weight

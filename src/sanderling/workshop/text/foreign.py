@@ -1,4 +1,4 @@
-"""Variants for other engines than ONNX Runtime: the GGUF file itself for llama.cpp, and a graph of OpenVINO made from it.
+"""Variants for other engines than ONNX Runtime: the GGUF file itself for llama.cpp, and OpenVINO's graph made from it.
 
 OpenVINO's graph is written by openvino-genai, which reads GGUF. Its integers hold Q8_0 exactly, but Q4_1 and its like
 only rounded once more, so it is given all weights in Q8_0.

@@ -12,8 +12,7 @@ from onnx import helper, numpy_helper
 from sanderling.core.tensor import Array
 from sanderling.model.graph import used_names
 from sanderling.workshop.text.decoder import DATA, GRAPH, HEAD, Decoder, Lookup, Product, unpruned
-from sanderling.workshop.text.rounding import Prepared
-from sanderling.workshop.text.storage import BLOCK_FORMS, Form, block_of, fits, store
+from sanderling.workshop.text.storage import BITS, Form, block_of, fits, store
 
 _DOMAIN = "com.microsoft"
 _COMPUTE_IN_INT8 = 4  # MatMulNBits' accuracy_level
@@ -62,9 +61,8 @@ class WeightFile:
 class Mixer:
     """Writes graphs; a weight is stored once in each form that one of them asks for."""
 
-    def __init__(self, decoder: Decoder, folder: Path, prepared: Prepared | None = None) -> None:
+    def __init__(self, decoder: Decoder, folder: Path) -> None:
         self._decoder = decoder
-        self._prepared = prepared or {}
         self._folder = folder
         self._file = WeightFile(folder / DATA)
         self._stored: dict[tuple[str, Form], Tensors] = {}
@@ -75,8 +73,7 @@ class Mixer:
         """Write a graph.
 
         Args:
-            forms: of products by name; the embedding is in blocks of eight bits where the head is in blocks, and
-                shares them with a head of eight bits.
+            forms: of products by name; the embedding takes the head's, where that is one of blocks.
             name: of the graph's file.
             rest: of all other tables, FLOAT or HALF.
             scoring: of a second file, for the graph that keeps the scores after every token.
@@ -101,7 +98,7 @@ class Mixer:
             name = weight if form == Form.FLOAT else f"{weight}.half"
             made = {"values": self._file.add((weight, form), array.astype(_DTYPES[form]), name)}
         else:
-            stored = self._prepared.get((weight, form)) or store(array.T if is_table else array, form)
+            stored = store(array.T if is_table else array, form)
             parts = {"codes": stored.codes, "scales": stored.scales, "zero_points": stored.zero_points}
             if form == Form.BLOCKS_8:
                 parts["rows"] = stored.codes.reshape(len(stored.codes), -1)
@@ -137,12 +134,9 @@ def _rewritten(
             parts = tensors(product.weight, form)
             nodes.append(_product(node, product, form, parts))
         elif (
-            lookup is not None
-            and node.name == lookup.node.name
-            and head in BLOCK_FORMS
-            and fits(Form.BLOCKS_8, lookup.width)
+            lookup is not None and node.name == lookup.node.name and head == Form.BLOCKS_8 and fits(head, lookup.width)
         ):
-            parts = tensors(lookup.table, Form.BLOCKS_8, is_table=not lookup.tied)
+            parts = tensors(lookup.table, head, is_table=not lookup.tied)
             nodes.append(_lookup(node, lookup, parts))
         else:
             nodes.append(node)
@@ -166,7 +160,7 @@ def _product(node: onnx.NodeProto, product: Product, form: Form, parts: Tensors)
         domain=_DOMAIN,
         K=product.depth,
         N=product.width,
-        bits=8 if form == Form.BLOCKS_8 else 4,
+        bits=BITS[form],
         block_size=block_of(form, product.depth),
         accuracy_level=_COMPUTE_IN_INT8,
     )

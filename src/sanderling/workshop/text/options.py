@@ -16,6 +16,7 @@ _PRECISIONS = {
     "fp32": Precision.FP32,
     "fp16": Precision.FP16,
     "int8": Precision.INT8,
+    "int8-blocks": Precision.INT8,
     "int4": Precision.INT4_WEIGHTS,
 }
 _FOREIGN = ("gguf", "openvino")

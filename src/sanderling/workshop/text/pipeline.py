@@ -43,15 +43,22 @@ from sanderling.workshop.text.mixer import Mixer
 from sanderling.workshop.text.options import TASK, TextBuildOptions, precision_of
 from sanderling.workshop.text.quality import Quality, Texts
 from sanderling.workshop.text.report import render_text_report
-from sanderling.workshop.text.rounding import Prepared, prepare_four_bits
 from sanderling.workshop.text.search import forms_of, search
 from sanderling.workshop.text.sensitivity import local_errors
 from sanderling.workshop.text.source import TextSource, find_source
 from sanderling.workshop.text.storage import Form
 
 _PROOF_TOLERANCE = 1e-3
-_TOLERANCES = {"fp32": 1e-3, "fp16": 1e-3, "int8": 5e-2, "int4": 5e-2, "gguf": 5e-2, "openvino": 5e-2}
-_FORMS = {"int8": Form.DYNAMIC, "int4": Form.BLOCKS_4}
+_TOLERANCES = {
+    "fp32": 1e-3,
+    "fp16": 1e-3,
+    "int8": 5e-2,
+    "int8-blocks": 5e-2,
+    "int4": 5e-2,
+    "gguf": 5e-2,
+    "openvino": 5e-2,
+}
+_WIDE_PARAMETERS = 10**9  # from which on blocks of 128 serve four bits as well
 _ROUNDS = 2
 _NOT_COPIED = (GRAPH, DATA, SCORING, REFERENCE)
 
@@ -138,14 +145,10 @@ def _package(
 ) -> TextBuildResult:
     original = _converted(source, scratch / "float", options, recorder)
     quality = Quality(original.folder, original.spec, texts, options.threads, recorder)
-    prepared: Prepared = {}
-    if "int4" in options.precisions:
-        recorder.stage("round to four bits", len(original.decoder.products))
-        prepared = prepare_four_bits(original.decoder, quality.rounding_ids, recorder)
     made = {
         name: _foreign_variant(name, source, folder / "variants" / name, scratch / name, original, recorder)
         if name in ENGINES
-        else _variant(name, folder / "variants" / name, scratch / name, original, prepared, quality, options, recorder)
+        else _variant(name, folder / "variants" / name, scratch / name, original, quality, options, recorder)
         for name in options.precisions
     }
     measured, golden = _measured(folder, made, original, quality, options, recorder)
@@ -200,27 +203,34 @@ def _variant(
     target: Path,
     scratch: Path,
     original: _Float,
-    prepared: Prepared,
     quality: Quality,
     options: TextBuildOptions,
     recorder: Recorder,
 ) -> _Made:
     """Write a variant's folder."""
     found, forms, rest = None, dict[str, Form](), Form.FLOAT
-    if name == "int4" and options.budget is None:
-        forms = forms_of(original.decoder, _FORMS[name])
-    elif name in _FORMS:
-        found = _search(name, scratch, original, prepared, quality, options, recorder)
-        forms = forms_of(original.decoder, _FORMS[name], found.order[: found.guarded])
+    form = _form_of(name, original.decoder)
+    if name == "int8-blocks" or (name == "int4" and options.budget is None):
+        forms = forms_of(original.decoder, form)
+    elif name in ("int8", "int4"):
+        found = _search(name, form, scratch, original, quality, options, recorder)
+        forms = forms_of(original.decoder, form, found.order[: found.guarded])
     elif name == "fp16":
         rest = Form.HALF
     recorder.stage(f"write {name}")
     target.mkdir(parents=True)
     _copy_companions(original.folder, target)
-    mixer = Mixer(original.decoder, target, prepared)
+    mixer = Mixer(original.decoder, target)
     mixer.write(forms, GRAPH, rest=rest, scoring=SCORING)
     mixer.close()
     return _Made(target, forms, found)
+
+
+def _form_of(name: str, decoder: Decoder) -> Form:
+    """What most products of a variant are computed in."""
+    if name == "int4":
+        return Form.BLOCKS_4_WIDE if decoder.parameters >= _WIDE_PARAMETERS else Form.BLOCKS_4
+    return {"int8": Form.DYNAMIC, "int8-blocks": Form.BLOCKS_8}.get(name, Form.FLOAT)
 
 
 def _foreign_variant(
@@ -236,20 +246,19 @@ def _foreign_variant(
 
 def _search(
     name: str,
+    form: Form,
     scratch: Path,
     original: _Float,
-    prepared: Prepared,
     quality: Quality,
     options: TextBuildOptions,
     recorder: Recorder,
 ) -> TextSearch:
-    form = _FORMS[name]
     recorder.stage(f"find what {name} costs each product")
-    errors = local_errors(original.decoder, quality.choice_ids, form, prepared)
+    errors = local_errors(original.decoder, quality.choice_ids, form)
     recorder.stage(f"choose products of {name}")
     scratch.mkdir()
     _copy_companions(original.folder, scratch)
-    mixer = Mixer(original.decoder, scratch, prepared)
+    mixer = Mixer(original.decoder, scratch)
 
     def measure(forms: Mapping[str, Form]) -> Change:
         mixer.write(forms, GRAPH, scoring=SCORING)

@@ -11,7 +11,7 @@ from sanderling.core.progress import Progress
 from sanderling.core.tensor import Array
 from sanderling.measure.perplexity import Change, change, encoded
 from sanderling.measure.text_golden import agreeing_tokens
-from sanderling.measure.texts import choice_texts, default_texts, read_texts, rounding_texts
+from sanderling.measure.texts import choice_texts, default_texts, read_texts
 from sanderling.model.text import TextSpec
 from sanderling.run.text.base import Message, TextModel
 from sanderling.run.text.engines import text_engine
@@ -19,7 +19,6 @@ from sanderling.run.text.engines.genai_ import SCORING_GRAPH, score
 
 CHOICE_TOKENS = 448
 REPORTED_TOKENS = 768
-ROUNDING_TOKENS = 2048
 ANSWER_TOKENS = 20
 QUESTIONS = (
     "What is the capital of France?",
@@ -37,11 +36,10 @@ QUESTIONS = (
 
 @dataclass(frozen=True)
 class Texts:
-    """What a build decides on, what it reports on, and what it fits four-bit weights to; no text is in two of them."""
+    """What a build decides on, and what it reports on; no text is in both."""
 
     choice: Mapping[str, str]
     reported: Mapping[str, str]
-    rounding: Mapping[str, str]
     origin: str
 
     @classmethod
@@ -56,7 +54,7 @@ class Texts:
         if set(choice.values()) & set(reported.values()):
             raise DataError(f"{evaluation} holds the text of {calibration}: a choice on it would flatter the report")
         origin = evaluation.name if evaluation else "prose of Sanderling's own and docstrings of Python's library"
-        return cls(choice, reported, rounding_texts(), origin)
+        return cls(choice, reported, origin)
 
 
 @dataclass(frozen=True)
@@ -79,7 +77,6 @@ class Quality:
     answer_tokens: int = ANSWER_TOKENS
     _choice: dict[str, list[int]] = field(init=False)
     _reported: dict[str, list[int]] = field(init=False)
-    _rounding: list[list[int]] = field(init=False)
     _choice_scores: list[Array] = field(init=False)
     _reported_scores: list[Array] = field(init=False)
 
@@ -93,10 +90,6 @@ class Quality:
         model = text_engine().load(self.folder, self.spec, threads=self.threads)
         self._choice = _encoded(model, self.texts.choice, CHOICE_TOKENS)
         self._reported = _encoded(model, self.texts.reported, REPORTED_TOKENS)
-        # The rest of the texts that are decided on is of the user's kind, and no decision has seen it.
-        rest = [model.encode(text)[CHOICE_TOKENS:] for text in self.texts.choice.values()]
-        longer = [model.encode(text) for text in self.texts.rounding.values()]
-        self._rounding = [ids[:ROUNDING_TOKENS] for ids in (*rest, *longer) if len(ids) > 1]
         model.close()
         scores = self._score(self.folder, [*self._choice.values(), *self._reported.values()])
         self._choice_scores, self._reported_scores = scores[: len(self._choice)], scores[len(self._choice) :]
@@ -105,11 +98,6 @@ class Quality:
     def choice_ids(self) -> list[int]:
         """The first of the texts that are decided on."""
         return next(iter(self._choice.values()))
-
-    @property
-    def rounding_ids(self) -> list[list[int]]:
-        """The texts that weights of four bits are fitted to."""
-        return self._rounding
 
     def choice_change(self, folder: Path) -> Change:
         """Perplexity of a variant on the texts that are decided on."""

@@ -8,7 +8,6 @@ from sanderling.core.progress import Event, Progress
 from sanderling.measure.perplexity import Change
 from sanderling.workshop.text.decoder import HEAD, Decoder
 from sanderling.workshop.text.evidence import SearchStep, TextSearch
-from sanderling.workshop.text.sensitivity import may_take
 from sanderling.workshop.text.storage import Form, fits
 
 _SHARES = (0.0, 0.02, 0.04, 0.06, 0.08, 0.1, 0.13, 0.17, 0.2, 0.25, 0.32, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
@@ -16,12 +15,10 @@ _SHARES = (0.0, 0.02, 0.04, 0.06, 0.08, 0.1, 0.13, 0.17, 0.2, 0.25, 0.32, 0.4, 0
 Try = Callable[[Mapping[str, Form]], Change]
 
 
-def forms_of(decoder: Decoder, form: Form, guarded: Sequence[str] = (HEAD,)) -> dict[str, Form]:
-    """A form for every product: blocks of eight bits for the guarded and for those that never take ``form``."""
-    wanted = {
-        product: form if product.name not in guarded and may_take(product, form) else Form.BLOCKS_8
-        for product in decoder.products
-    }
+def forms_of(decoder: Decoder, form: Form, guarded: Sequence[str] = ()) -> dict[str, Form]:
+    """A form for every product: blocks of eight bits for the guarded and for the head, which the embedding shares."""
+    kept = {*guarded, HEAD}
+    wanted = {product: Form.BLOCKS_8 if product.name in kept else form for product in decoder.products}
     return {product.name: chosen if fits(chosen, product.depth) else Form.FLOAT for product, chosen in wanted.items()}
 
 

@@ -11,7 +11,6 @@ import numpy as np
 from sanderling.core.tensor import Array
 
 LEAST_BLOCK = 32
-FOUR_BIT_TOP = 15  # codes are 0 to 15
 _SHRUNK = (1.0, 0.96, 0.92, 0.88, 0.84, 0.8)  # ranges that are tried for four bits; the least square error wins
 
 _SLICE_VALUES = 1 << 24  # of a weight at a time, which bounds the memory for it
@@ -22,7 +21,7 @@ class Form(StrEnum):
 
     ``DYNAMIC`` rounds its input to eight bits with one scale for all tokens of a call: it reads a prompt fastest, and
     large single values in the input spoil it. ``BLOCKS_8`` and ``BLOCKS_4`` round it in blocks of some values, as many
-    as a block of the weight has: they write fastest.
+    as a block of the weight has: they write fastest. ``BLOCKS_4_WIDE`` has fewer scales, for models of many parameters.
     """
 
     FLOAT = "float"
@@ -30,9 +29,11 @@ class Form(StrEnum):
     DYNAMIC = "dynamic"
     BLOCKS_8 = "blocks-8"
     BLOCKS_4 = "blocks-4"
+    BLOCKS_4_WIDE = "blocks-4-wide"
 
 
-BLOCK_FORMS = (Form.BLOCKS_8, Form.BLOCKS_4)
+BITS = {Form.BLOCKS_8: 8, Form.BLOCKS_4: 4, Form.BLOCKS_4_WIDE: 4}
+_WIDEST_BLOCK = {Form.BLOCKS_8: 128, Form.BLOCKS_4: 32, Form.BLOCKS_4_WIDE: 128}
 
 
 @dataclass(frozen=True)
@@ -44,25 +45,22 @@ class Stored:
     zero_points: Array | None = None
 
 
-_WIDEST_BLOCK = 128
-_WIDE_DEPTH = 1024  # from which on four bits are in the widest blocks, too: narrow products feel them more
-
-
 def fits(form: Form, depth: int) -> bool:
     """Whether a weight of that many rows can be stored so: blocks must be whole."""
-    return form not in BLOCK_FORMS or depth % LEAST_BLOCK == 0
+    return form not in BITS or depth % LEAST_BLOCK == 0
 
 
 def block_of(form: Form, depth: int) -> int:
-    """Values a block: as many as divide the depth, at most 128, and 64 where four bits have a narrow product.
+    """Values a block: as many as divide the depth, up to what the form has at most.
 
-    Each block brings a scale of four bytes, and a token is written at the speed at which memory brings the weights.
+    Each block brings a scale of four bytes, and a token is written as fast as memory brings the weights: eight bits are
+    as close to float in blocks of 128 as of 32, four bits of a small model are not.
     """
-    return math.gcd(depth, 64 if form == Form.BLOCKS_4 and depth < _WIDE_DEPTH else _WIDEST_BLOCK)
+    return math.gcd(depth, _WIDEST_BLOCK[form])
 
 
 def store(weight: Array, form: Form) -> Stored:
-    """Store a weight of shape (depth, width), each value rounded by itself; see ``rounding`` for all together.
+    """Store a weight of shape (depth, width).
 
     Source: ONNX Runtime operators DynamicQuantizeMatMul (codes int8 (depth, width), scales (width,)) and MatMulNBits
     (codes uint8 (width, blocks, bytes), scales (width, blocks)).
@@ -92,7 +90,7 @@ def restore(stored: Stored, form: Form) -> Array:
         return stored.codes.astype(np.float32) * stored.scales
     codes = stored.codes
     middle: Array | float = 128.0
-    if form == Form.BLOCKS_4:
+    if BITS[form] == 4:
         codes, middle = _unpacked(codes), 8.0
         if stored.zero_points is not None:
             middle = _unpacked(stored.zero_points)[:, : codes.shape[1], None].astype(np.float32)
@@ -115,42 +113,38 @@ def _eight_bits(columns: Array) -> Stored:
 
 
 def _four_bits(columns: Array) -> Stored:
-    scales, zeros = four_bit_grid(columns)
-    codes = np.clip(np.rint(columns / scales[..., None]) + zeros[..., None], 0, FOUR_BIT_TOP)
-    return Stored(packed(codes), scales, packed(zeros))
-
-
-def four_bit_grid(columns: Array) -> tuple[Array, Array]:
-    """Scales and whole zero points of blocks, of several ranges those with the least square error.
-
-    Args:
-        columns: float32, shape (..., block).
-
-    Returns:
-        Both float32, shape (...).
-    """
-    low, high = np.minimum(columns.min(-1), 0), np.maximum(columns.max(-1), 0)
-    best_scales, best_zeros = np.ones_like(low), np.zeros_like(low)
+    """With a zero point a block, and of several ranges the one with the least square error."""
+    low, high = np.minimum(columns.min(2), 0), np.maximum(columns.max(2), 0)
+    best: tuple[Array, Array, Array] | None = None
     least = np.full(low.shape, np.inf, np.float32)
     for share in _SHRUNK:
-        scales = np.where(high > low, (high - low) * share / FOUR_BIT_TOP, 1).astype(np.float32)
-        zeros = np.clip(np.rint(-low * share / scales), 0, FOUR_BIT_TOP).astype(np.float32)
-        codes = np.clip(np.rint(columns / scales[..., None]) + zeros[..., None], 0, FOUR_BIT_TOP)
-        error = np.square((codes - zeros[..., None]) * scales[..., None] - columns).sum(-1)
+        scales = np.where(high > low, (high - low) * share / 15, 1).astype(np.float32)
+        zeros = np.clip(np.rint(-low * share / scales), 0, 15).astype(np.float32)
+        codes = np.clip(np.rint(columns / scales[..., None]) + zeros[..., None], 0, 15)
+        error = np.square((codes - zeros[..., None]) * scales[..., None] - columns).sum(2)
         better = error < least
-        best_scales, best_zeros = np.where(better, scales, best_scales), np.where(better, zeros, best_zeros)
+        if best is None:
+            best = (codes, scales, zeros)
+        else:
+            best = (
+                np.where(better[..., None], codes, best[0]),
+                np.where(better, scales, best[1]),
+                np.where(better, zeros, best[2]),
+            )
         least = np.minimum(least, error)
-    return best_scales, best_zeros
+    assert best is not None
+    codes, scales, zeros = best
+    return Stored(_packed(codes), scales.astype(np.float32), _packed(zeros))
 
 
-def packed(codes: Array) -> Array:
+def _packed(codes: Array) -> Array:
     """Two codes a byte along the last axis, the first in the lower half."""
     whole = codes.astype(np.uint8)
     if whole.shape[-1] % 2:
         whole = np.concatenate([whole, np.zeros((*whole.shape[:-1], 1), np.uint8)], axis=-1)
-    halves: Array = whole[..., ::2] | whole[..., 1::2] << 4
-    return halves
+    packed: Array = whole[..., ::2] | whole[..., 1::2] << 4
+    return packed
 
 
-def _unpacked(halves: Array) -> Array:
-    return np.stack([halves & 15, halves >> 4], axis=-1).reshape(*halves.shape[:-1], -1)
+def _unpacked(packed: Array) -> Array:
+    return np.stack([packed & 15, packed >> 4], axis=-1).reshape(*packed.shape[:-1], -1)

@@ -41,12 +41,12 @@ def test_four_bits_take_the_range_with_the_least_square_error():
     assert np.square(lost).mean() < np.square(steps).mean() / 12  # that of rounding over the whole range
 
 
-@pytest.mark.parametrize("form", [Form.DYNAMIC, Form.BLOCKS_8, Form.BLOCKS_4])
+@pytest.mark.parametrize("form", [Form.DYNAMIC, Form.BLOCKS_8, Form.BLOCKS_4, Form.BLOCKS_4_WIDE])
 def test_zeros_stay_zeros(form):
     assert not restore(store(np.zeros((32, 4), np.float32), form), form).any()
 
 
-@pytest.mark.parametrize("form", [Form.DYNAMIC, Form.BLOCKS_8, Form.BLOCKS_4])
+@pytest.mark.parametrize("form", [Form.DYNAMIC, Form.BLOCKS_8, Form.BLOCKS_4, Form.BLOCKS_4_WIDE])
 def test_a_weight_stored_in_slices_is_the_weight_stored_at_once(form, monkeypatch):
     whole = store(weights(), form)
     monkeypatch.setattr(storage, "_SLICE_VALUES", 96 * 7)
@@ -57,10 +57,10 @@ def test_a_weight_stored_in_slices_is_the_weight_stored_at_once(form, monkeypatc
     np.testing.assert_array_equal(sliced.scales, whole.scales)
 
 
-@pytest.mark.parametrize(("depth", "eight", "four"), [(96, 32, 32), (576, 64, 64), (960, 64, 64), (1536, 128, 128)])
-def test_blocks_are_as_wide_as_the_depth_allows(depth, eight, four):
-    assert block_of(Form.BLOCKS_8, depth) == eight
-    assert block_of(Form.BLOCKS_4, depth) == four
+@pytest.mark.parametrize(("depth", "wide"), [(96, 32), (576, 64), (1536, 128)])
+def test_blocks_are_as_wide_as_the_depth_allows_and_narrow_where_four_bits_feel_it(depth, wide):
+    assert block_of(Form.BLOCKS_8, depth) == block_of(Form.BLOCKS_4_WIDE, depth) == wide
+    assert block_of(Form.BLOCKS_4, depth) == 32
 
 
 def test_blocks_need_a_depth_of_whole_blocks():

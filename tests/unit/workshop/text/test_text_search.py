@@ -45,13 +45,8 @@ def test_a_budget_out_of_reach_is_told_and_all_are_guarded():
 
 
 def test_the_head_is_in_blocks_and_what_does_not_fit_stays_in_float():
-    forms = forms_of(DECODER, Form.DYNAMIC, NAMES[:1])
+    forms = forms_of(DECODER, Form.BLOCKS_4, NAMES[:1])
 
     assert forms[HEAD] == forms[NAMES[0]] == Form.BLOCKS_8
-    assert forms[NAMES[1]] == Form.DYNAMIC
+    assert forms[NAMES[1]] == Form.BLOCKS_4
     assert forms["odd"] == Form.FLOAT
-
-
-def test_four_bits_spare_the_head_unless_a_search_has_shown_that_it_may():
-    assert forms_of(DECODER, Form.BLOCKS_4)[HEAD] == Form.BLOCKS_8
-    assert forms_of(DECODER, Form.BLOCKS_4, NAMES[:1])[HEAD] == Form.BLOCKS_4

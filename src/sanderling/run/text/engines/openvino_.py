@@ -1,8 +1,8 @@
 """OpenVINO: language models as its own graphs with a state, one request of the compiled model for each sequence.
 
 The package `openvino-genai` keeps its sequences to itself: neither going back nor scores are to be had from its
-pipelines. So this runs the graphs that it and optimum-intel write, on plain OpenVINO. Keys and values are kept in 16 bits:
-in 8, as is this plugin's default, a sequence that goes back is rounded once more.
+pipelines. So this runs the graphs that it and optimum-intel write, on plain OpenVINO. Keys and values are kept in 16
+bits: in 8, as is this plugin's default, a sequence that goes back is rounded once more.
 """
 
 from __future__ import annotations

@@ -105,9 +105,16 @@ def edges(boxes: Array, spec: DetectionSpec, size: Size) -> Floats:
     return sides * np.array([*size, *size], np.float64) if spec.units == "shares" else sides
 
 
-def above(scores: Array, least: float) -> tuple[Numbers, Numbers]:
-    """Rows and columns of scores (k, C) that are at least ``least``; none that is no number."""
+def above(scores: Array, least: float, most: int) -> tuple[Numbers, Numbers]:
+    """Rows and columns of scores (k, C) that are at least ``least``; none that is no number.
+
+    Of more than ``most`` only those that are no lower than the ``most``-th best, so that no box is made in vain.
+    """
     rows, columns = np.nonzero(scores >= least)
+    if len(rows) > most:
+        found = scores[rows, columns]
+        high = found >= np.partition(found, len(found) - most)[len(found) - most]
+        rows, columns = rows[high], columns[high]
     return rows, columns
 
 

@@ -66,7 +66,7 @@ def candidates(arrays: Arrays, spec: DetectionSpec, size: Size, rules: Detection
     """A prior counts once for each class that it gives enough of a score."""
     for raw, logits in zip(arrays["boxes"], arrays["scores"], strict=True):
         scores = without_background(to_probabilities(logits, spec.scores), spec.background)
-        rows, numbers = above(scores, rules.least_score)
+        rows, numbers = above(scores, rules.least_score, rules.candidates)
         yield Detections(_boxes(raw, rows, spec, size), scores[rows, numbers], numbers)
 
 

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from sanderling.core.tensor import TensorSpec
+from sanderling.core.tensor import Array, TensorSpec
 from sanderling.model.detection import DetectionSpec, family_spec
-from sanderling.run.vision.detections import DetectionRules, Detections
+from sanderling.run.vision.detections import DetectionRules, Detections, Floats, Numbers
 from sanderling.run.vision.heads.base import (
     Arrays,
     Head,
@@ -58,18 +58,21 @@ def candidates(arrays: Arrays, spec: DetectionSpec, size: Size, rules: Detection
     least = raw_threshold(rules.least_score, spec.scores)
     for raw in arrays["boxes"]:  # (A, 5 + C)
         # A product of two probabilities is above neither: where objectness is too low nothing else is looked at.
-        anchors, scores, numbers = scored(raw, np.flatnonzero(raw[:, _OBJECTNESS] >= least), spec, rules)
+        anchors, scores, numbers = scored(raw, raw[:, _OBJECTNESS] >= least, spec, rules)
         yield Detections(edges(raw[anchors, :_SIDES], spec, size), scores, numbers)
 
 
-def scored(
-    raw: np.ndarray, anchors: np.ndarray, spec: DetectionSpec, rules: DetectionRules
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Of some anchors those, once for each class, that score enough: anchors, scores, classes; each of shape (k,)."""
-    chosen = raw[anchors, _OBJECTNESS:]
+def scored(raw: Array, likely: Array, spec: DetectionSpec, rules: DetectionRules) -> tuple[Numbers, Floats, Numbers]:
+    """Of the likely anchors those, once for each class, that score enough: anchors, scores, classes; each (k,)."""
+    anchors = np.flatnonzero(likely)
+    if 2 * len(anchors) > len(raw):  # to leave out a few costs more than to look at all
+        anchors = np.arange(len(raw))
+        chosen = raw[:, _OBJECTNESS:]
+    else:
+        chosen = raw[anchors, _OBJECTNESS:]
     if spec.scores != "probability":
         chosen = to_probabilities(chosen, spec.scores)
-    rows, numbers = above(chosen[:, 1:] * chosen[:, :1], rules.least_score)
+    rows, numbers = above(chosen[:, 1:] * chosen[:, :1], rules.least_score, rules.candidates)
     return anchors[rows], chosen[rows, 1 + numbers].astype(np.float64) * chosen[rows, 0], numbers
 
 

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import numpy as np
-
 from sanderling.core.tensor import TensorSpec
 from sanderling.model.detection import DetectionSpec, family_spec
 from sanderling.run.vision.detections import DetectionRules, Detections
@@ -17,6 +15,7 @@ from sanderling.run.vision.heads.base import (
     Head,
     Roles,
     Size,
+    above,
     edges,
     only_output,
     raw_threshold,
@@ -52,7 +51,7 @@ def candidates(arrays: Arrays, spec: DetectionSpec, size: Size, rules: Detection
     """An anchor counts once for each class that it gives enough of a score."""
     least = raw_threshold(rules.least_score, spec.scores)
     for raw in arrays["boxes"]:  # (4 + C, A)
-        numbers, anchors = np.nonzero(raw[_SIDES:] >= least)
+        numbers, anchors = above(raw[_SIDES:], least, rules.candidates)
         scores = to_probabilities(raw[_SIDES + numbers, anchors], spec.scores)
         yield Detections(edges(raw[:_SIDES, anchors].T, spec, size), scores, numbers)
 

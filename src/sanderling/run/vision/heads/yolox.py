@@ -33,8 +33,7 @@ def candidates(arrays: Arrays, spec: DetectionSpec, size: Size, rules: Detection
     """As YOLOv5's, but that sides may be given in cells."""
     least = raw_threshold(rules.least_score, spec.scores)
     for raw in arrays["boxes"]:  # (A, 5 + C)
-        likely = np.flatnonzero(raw[:, _OBJECTNESS] >= least)
-        anchors, scores, numbers = yolov5.scored(raw, likely, spec, rules)
+        anchors, scores, numbers = yolov5.scored(raw, raw[:, _OBJECTNESS] >= least, spec, rules)
         yield Detections(_boxes(raw[anchors, :_SIDES], anchors, spec, size), scores, numbers)
 
 

@@ -81,7 +81,7 @@ def cut(step: Step) -> None:
     """Put back in place, zeros around."""
     shape = step.shape(0)
     starts, ends = (static(step, place, what) for place, what in ((1, "start"), (2, "end")))
-    axes = positive(static(step, 3, "axes") if step.has(3) else range(len(starts)), len(shape))
+    axes = positive(_listed(step, 3, len(starts)), len(shape))
     steps = static(step, 4, "steps") if step.has(4) else np.ones(len(starts), np.int64)
     g = step.g
     front, behind = [0] * len(shape), [0] * len(shape)
@@ -104,7 +104,7 @@ def pad(step: Step) -> None:
         raise step.refuse(f"its mode is {attribute(step.node, 'mode')}, only constant borders are handled")
     widths = [int(width) for width in static(step, 1, "width")]
     shape = step.shape(0)
-    axes = positive(static(step, 3, "axes") if step.has(3) else range(len(shape)), len(shape))
+    axes = positive(_listed(step, 3, len(shape)), len(shape))
     count = len(axes)
     moved = [place for place in range(count) if widths[place] or widths[place + count]]
     sizes = fixed(step, shape, [axes[place] for place in moved])
@@ -201,6 +201,11 @@ def scattered(step: Step, g: str, axis: int, places: np.ndarray, size: int, rank
     back = [last.index(other) for other in range(rank)]
     wide = step.op("MatMul", step.op("Transpose", g, perm=last), step.draft.constant(spread))
     return step.op("Transpose", wide, perm=back)
+
+
+def _listed(step: Step, place: int, count: int) -> list[int]:
+    """Axes that an input lists; the first ones without it."""
+    return [int(axis) for axis in static(step, place, "axes")] if step.has(place) else list(range(count))
 
 
 def _slice(step: Step, value: str, axes: Sequence[int], starts: Sequence[int], ends: Sequence[int]) -> str:
