@@ -118,6 +118,11 @@ class Making:
             for asked in data.values():
                 if asked is not None:
                     known_texts(asked, reader, self._progress)
+            reading = TextInputs(tokenizer, self._folder / tokenizer.file, inputs)
+            read = partial(text_samples, reader=reading)
+            for asked in data.values():
+                if asked is not None:
+                    known_texts(asked, reading, self._progress)
         self._progress.stage(f"read data of {branch.name}")
         for name, asked in data.items():
             if asked is not None:
