@@ -113,11 +113,6 @@ class Making:
             longest = inputs[0].concrete_shape()[1]
             check_text_inputs(inputs, longest)
             tokenizer = write_tokenizer(branch, longest, self._folder, f"{branch.name}.tokenizer.json")
-            reader = TextInputs(tokenizer, self._folder / tokenizer.file, inputs)
-            read = partial(text_samples, reader=reader)
-            for asked in data.values():
-                if asked is not None:
-                    known_texts(asked, reader, self._progress)
             reading = TextInputs(tokenizer, self._folder / tokenizer.file, inputs)
             read = partial(text_samples, reader=reading)
             for asked in data.values():
