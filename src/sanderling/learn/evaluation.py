@@ -19,6 +19,7 @@ from sanderling.model.learning import LABEL, LossSpec
 from sanderling.run.engines.base import Executable
 
 _ROWS = 64
+_PLANE_RANK = 3  # of labels (N, H, W)
 
 
 class Evaluation(BaseModel):
@@ -97,7 +98,7 @@ def count_right(loss: LossSpec, scores: Array, labels: Array) -> tuple[int, int]
         return int(((scores.reshape(labels.shape) > 0) == (labels > 0.5)).sum()), labels.size
     if loss.kind != "cross_entropy" or scores.ndim != labels.ndim + 1:
         return None
-    if scores.shape[:-1] != labels.shape:
+    if labels.ndim >= _PLANE_RANK:  # pictures have their classes on axis 1, whatever their sizes
         scores = np.moveaxis(scores, 1, -1)
     if loss.shift:
         scores, labels = scores[:, :-1], labels[:, 1:]

@@ -130,10 +130,11 @@ class LocalTraining:
         self.trainer.options = replace(self.trainer.options, seed=self.options.seed + self.rounds.fits)
         result = self.trainer.fit(self._data, epochs=self.options.epochs, batch=self.options.batch)
         self.rounds.fits += 1
-        self.rounds.loss = result.losses[-1]
-        reason = f"{result.updates} updates on {len(self._data)} samples, loss {result.losses[-1]:.4g}"
+        self.rounds.loss = loss = result.losses[-1]
+        told = "no label counts" if loss is None else f"loss {loss:.4g}"
+        reason = f"{result.updates} updates on {len(self._data)} samples, {told}"
         self._progress.event(Event(kind="round", subject=str(self.rounds.fits), reason=reason))
-        return self.parameters(), len(self._data), {"loss": result.losses[-1]}
+        return self.parameters(), len(self._data), {} if loss is None else {"loss": loss}
 
     def evaluate(self, arrays: Sequence[Array]) -> tuple[float, int, dict[str, float]]:
         """Evaluate the server's values; returns the loss, the number of samples, and accuracy where there is one."""

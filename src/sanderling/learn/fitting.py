@@ -33,7 +33,7 @@ from sanderling.learn.sampling import Indices, epoch_order, micro_batches
 if TYPE_CHECKING:
     from sanderling.learn.trainer import Trainer
 
-_CARRIED = ("best", "worse", "finished", "privacy")
+_CARRIED = ("best", "evaluation_sha256", "worse", "finished", "privacy")
 _EVALUATION_SEED = 1_000_003  # apart from the seeds of the epochs' orders
 
 
@@ -73,7 +73,7 @@ class FitResult(BaseModel):
         updates: in all.
         epochs: in all.
         samples: in the data.
-        losses: mean of each epoch of this run.
+        losses: mean of each epoch, over what this run took of it; None where that was nothing.
         evaluations: after each epoch of this run.
         best: evaluation, of all runs.
         stopped_early: whether there was no gain any more.
@@ -88,7 +88,7 @@ class FitResult(BaseModel):
     updates: int
     epochs: int
     samples: int
-    losses: tuple[float, ...]
+    losses: tuple[float | None, ...]
     evaluations: tuple[Evaluation, ...]
     best: Best | None
     stopped_early: bool
@@ -118,7 +118,7 @@ class _Run:
             reason = f"{fixed} samples at once, whatever was asked for ({options.batch})"
             trainer.progress.event(Event(kind="batch-fixed", subject=trainer.task.package.manifest.name, reason=reason))
         self.path = Path(options.checkpoint) if options.checkpoint is not None else None
-        self.losses: list[float] = []
+        self.losses: list[float | None] = []
         self.evaluations: list[Evaluation] = []
         self.resumed_from = 0
         self.saved_at = -1
@@ -186,9 +186,19 @@ class _Run:
         epoch, batch = found.epoch, found.batch
         if (found.seed, found.batch_size) != (asked.seed, asked.batch_size) and batch:
             self._tell("epoch-repeated", self.path_name, "another seed or batch: the epoch under way begins anew")
+            self.trainer.drop_pending()  # its samples come again
             batch = 0
         self.standing = asked
         self._stand(epoch=epoch, batch=batch, **{name: getattr(found, name) for name in _CARRIED})
+        self._hold_out_anew()
+
+    def _hold_out_anew(self) -> None:
+        """A loss on other data says nothing about which parameters are better."""
+        before = self.standing.evaluation_sha256
+        if self.held_out is None or before is None or before == self.held_out.sha256:
+            return
+        self._tell("evaluation-changed", self.path_name, "the best parameters are looked for anew")
+        self._stand(best=None, evaluation_sha256=None, worse=0)
 
     @property
     def path_name(self) -> str:
@@ -219,8 +229,8 @@ class _Run:
             self.save()
         return self._result(stopped=stopped)
 
-    def _epoch(self) -> float:
-        """Train through the rest of an epoch; returns its mean loss."""
+    def _epoch(self) -> float | None:
+        """Train through the rest of an epoch; returns the mean loss of that rest, None where nothing was left."""
         if self.ledger is not None:
             return self._private_epoch(self.ledger)
         loss_sum, weight_sum = 0.0, 0.0
@@ -236,14 +246,14 @@ class _Run:
                 self._update(indices, place)
                 self.save_in_time()
             self.trainer.progress.advance()
-        return loss_sum / weight_sum if weight_sum else 0.0
+        return loss_sum / weight_sum if weight_sum else None
 
     def _is_due(self, place: int, last: int) -> bool:
         """Whether what was accumulated is to be used now."""
         pending = self.trainer.pending
         return pending >= self.trainer.options.accumulate or (pending > 0 and place == last)
 
-    def _private_epoch(self, ledger: Ledger) -> float:
+    def _private_epoch(self, ledger: Ledger) -> float | None:
         ledger.begin(steps=(self.options.epochs - self.standing.epoch) * ledger.steps_each - self.standing.batch)
         losses: list[float | None] = []
         for place in range(self.standing.batch + 1, ledger.steps_each + 1):
@@ -251,7 +261,8 @@ class _Run:
             self._stand(batch=place)
             self.save_in_time()
             self.trainer.progress.advance()
-        return float(np.mean([loss for loss in losses if loss is not None] or [0.0]))
+        known = [loss for loss in losses if loss is not None]
+        return float(np.mean(known)) if known else None
 
     def _step(self, indices: Indices, place: int) -> Step:
         found: list[Step] = []
@@ -318,7 +329,7 @@ class _Run:
             best = Best(
                 loss=found.loss, accuracy=found.accuracy, update=self.trainer.updates, epoch=self.standing.epoch
             )
-            self._stand(best=best, worse=0)
+            self._stand(best=best, worse=0, evaluation_sha256=self.held_out.sha256)
             if self.path is not None:
                 self._account()
                 write_checkpoint(

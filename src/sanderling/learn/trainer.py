@@ -300,12 +300,13 @@ class Trainer:
                     f"{path} was made with optimizer {progress.optimizer}, this trainer has {self.options.optimizer}: "
                     "give the same"
                 )
-            states = found.states
+            states, begun_at = found.states, progress.optimizer_begun_at
         else:
             reason = f"{path} holds parameters alone: the optimiser begins anew"
             self.progress.event(Event(kind="optimizer-reset", subject=Path(path).name, reason=reason))
             states = {kind: zeros(self.spec.parameters) for kind in self.state.states}
-        self.state = OptimizerState(found.parameters, states, progress.updates)
+            begun_at = progress.updates
+        self.state = OptimizerState(found.parameters, states, progress.updates, begun_at)
         self._gradients = Gradients(
             found.sums or zeros(self.spec.parameters), progress.weight, progress.loss_sum, progress.micro_batches
         )
@@ -331,6 +332,10 @@ class Trainer:
     def restart_optimizer(self) -> None:
         """Keep the parameters, and forget everything else."""
         self.state = self._update.new_state(self.state.parameters)
+        self._forget()
+
+    def drop_pending(self) -> None:
+        """Forget the micro-batches that are accumulated and not yet used."""
         self._forget()
 
     def add_to_sums(self, arrays: Mapping[str, Array]) -> None:
@@ -373,6 +378,7 @@ class Trainer:
         return known.model_copy(
             update={
                 "updates": self.state.updates,
+                "optimizer_begun_at": self.state.begun_at,
                 "weight": gathered.weight,
                 "loss_sum": gathered.loss_sum,
                 "micro_batches": gathered.micro_batches,

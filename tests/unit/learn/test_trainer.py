@@ -10,6 +10,9 @@ from sanderling.core.errors import (
     TensorError,
     WeightsError,
 )
+from sanderling.learn.checkpoint import Checkpoint, write_checkpoint
+from sanderling.learn.evaluation import count_right
+from sanderling.model.learning import LossSpec
 from sanderling.model.package import Package
 from tests.learning_tasks import SHAPES, dataset, gradients, make_task
 
@@ -91,6 +94,38 @@ def test_evaluation_is_loss_and_accuracy_of_the_current_parameters(new_trainer):
     assert first.samples == last.samples == 70
     assert last.loss < 0.5 * first.loss
     assert last.accuracy > 0.9
+
+
+def test_right_answers_of_pictures_are_counted_over_classes_where_all_axes_are_as_long():
+    labels = np.random.default_rng(0).integers(0, 4, (2, 4, 4))
+    scores = np.moveaxis(np.eye(4, dtype=np.float32)[labels], -1, 1)
+    assert count_right(LossSpec(kind="cross_entropy"), scores, labels) == (32, 32)
+
+
+def test_optimizer_that_begins_anew_counts_anew(new_trainer, tmp_path):
+    """With the old count, AdamW would take its empty means for settled ones, and step three times too far."""
+    data = dataset(30)
+    before = new_trainer()
+    for _ in range(50):
+        before.step(data)
+    parameters = before.parameters
+    held = Checkpoint(parameters, {}, {}, before._standing(None))
+    write_checkpoint(tmp_path / "best.safetensors", held)
+    fresh, resumed, again = (new_trainer() for _ in range(3))
+
+    fresh.replace_parameters(parameters)
+    resumed.load(tmp_path / "best.safetensors")
+    for trainer in (fresh, resumed):
+        trainer.step(data)
+    resumed.save(tmp_path / "ck.safetensors")
+    again.load(tmp_path / "ck.safetensors")
+    for trainer in (fresh, resumed, again):
+        trainer.step(data)
+
+    assert resumed.updates == again.updates == 52
+    for name, array in fresh.parameters.items():
+        assert np.array_equal(array, resumed.parameters[name])
+        assert np.array_equal(array, again.parameters[name])
 
 
 def test_saved_state_goes_on_bit_by_bit_in_the_middle_of_an_update(new_trainer, tmp_path):

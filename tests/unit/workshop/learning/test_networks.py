@@ -3,7 +3,7 @@
 import pytest
 
 TOLERANCE = 1e-5
-NETWORKS = ["mlp", "cnn", "depthwise", "resnet", "mobilenet_v3", "bert", "llama"]
+NETWORKS = ["mlp", "cnn", "depthwise", "resnet", "mobilenet_v3", "bert", "llama", "waves", "pair"]
 
 
 @pytest.mark.parametrize("trainable", ["head", "lora:r=2", "full"])
