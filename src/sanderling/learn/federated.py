@@ -22,6 +22,7 @@ from sanderling.core.errors import DataError, EngineError, OptionError, Unavaila
 from sanderling.core.progress import Event, Progress, Silent
 from sanderling.core.tensor import Array
 from sanderling.learn.data import read_data
+from sanderling.learn.running import parse_optimizer
 from sanderling.learn.trainer import Trainer
 from sanderling.run.environments import Environment, import_path
 
@@ -53,7 +54,7 @@ class FederatedOptions:
         evaluation: data that the server's evaluations are made on; ``data`` itself by default.
         epochs: of each round.
         batch: samples of a micro-batch.
-        optimizer: begins anew in each round.
+        optimizer: with settings as ``adamw:weight_decay=0.1``; begins anew in each round.
         learning_rate: the highest; the optimiser's own by default.
         accumulate: micro-batches of an update.
         seed: of the order of samples; each round has another order.
@@ -97,9 +98,11 @@ class LocalTraining:
         self._progress = progress or Silent()
         self.options = options
         self.rounds = Rounds()
+        kind, settings = parse_optimizer(options.optimizer)
         self.trainer = Trainer(
             options.task,
-            optimizer=options.optimizer,
+            optimizer=kind,
+            settings=settings,
             learning_rate=options.learning_rate,
             accumulate=options.accumulate,
             seed=options.seed,
@@ -205,6 +208,8 @@ def join(options: FederatedOptions, progress: Progress | None = None) -> Rounds:
         EngineError: Flower's own process failed.
     """
     progress = progress or Silent()
+    if options.root_certificates and not Path(options.root_certificates).is_file():
+        raise OptionError(f"--root-certificates {options.root_certificates} is no file: expected certificates as PEM")
     if find_spec("flwr") is not None:
         return _join_here(options, progress)
     python = ENVIRONMENT.python

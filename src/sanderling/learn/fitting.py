@@ -184,8 +184,12 @@ class _Run:
         if differing:
             self._tell("settings-changed", self.path_name, f"{', '.join(differing)} differ from before the checkpoint")
         epoch, batch = found.epoch, found.batch
-        if (found.seed, found.batch_size) != (asked.seed, asked.batch_size) and batch:
-            self._tell("epoch-repeated", self.path_name, "another seed or batch: the epoch under way begins anew")
+        other = (found.seed, found.batch_size) != (asked.seed, asked.batch_size)
+        if self.options.privacy is not None:  # places in an epoch are updates then
+            other = other or found.settings.get("accumulate") != asked.settings["accumulate"]
+        if other and batch:
+            reason = "another seed, batch or number of micro-batches: the epoch under way begins anew"
+            self._tell("epoch-repeated", self.path_name, reason)
             self.trainer.drop_pending()  # its samples come again
             batch = 0
         self.standing = asked
@@ -408,6 +412,8 @@ def _check(trainer: Trainer, options: FitOptions) -> None:
         raise OptionError("epochs and batch must be at least 1, save_every and patience at least 0")
     if not 0 <= options.holdout < 1 or not math.isfinite(options.holdout):
         raise OptionError(f"holdout is {options.holdout:g}: expected a share from 0 to below 1")
+    if options.evaluation is not None and options.holdout:
+        raise OptionError("--eval and --holdout both say what is evaluated on: give one of them")
     if options.patience and options.evaluation is None and not options.holdout:
         raise OptionError("stopping early needs data to evaluate on: give --eval DATA or --holdout 0.1")
     if (options.privacy is not None) != trainer.is_private:

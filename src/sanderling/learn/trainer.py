@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from sanderling.learn.fitting import FitOptions, FitResult
 
 RATES = {"adamw": 1e-3, "sgd": 1e-2}
+_BELOW = {"momentum": 1.0, "beta1": 1.0, "beta2": 1.0, "dampening": 1.0}  # from there on nothing new counts, or grows
 
 
 @dataclass(frozen=True)
@@ -395,6 +396,7 @@ class Trainer:
         if unknown:
             known = ", ".join(graph.settings) or "none"
             raise OptionError(f"optimizer {graph.kind} has no setting '{unknown[0]}': available are {known}")
+        _check_settings(graph.kind, given)
         # an update is short and bound by memory: threads would cost more than they bring
         return UpdateGraph(graph, self.task.load(graph.file, threads=1), {**graph.settings, **given})
 
@@ -430,6 +432,14 @@ class Trainer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _check_settings(kind: OptimizerKind, given: Mapping[str, float]) -> None:
+    for name, value in given.items():
+        most = _BELOW.get(name, math.inf)
+        if not 0 <= value < most:
+            told = "0 or more" if most == math.inf else f"0 to below {most:g}"
+            raise OptionError(f"optimizer {kind}: {name} is {value:g}: expected {told}")
 
 
 def _check(options: TrainerOptions) -> None:

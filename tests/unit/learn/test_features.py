@@ -46,9 +46,14 @@ def test_features_are_computed_once_for_the_same_data(trainer, recorder, monkeyp
 def test_features_of_other_preprocessing_are_computed_anew(trainer):
     """Pictures are hashed as they were read; what is made of them is the task's."""
     data = from_arrays(trainer.spec, dataset(4))
-    kinds = (None, *(Preprocessing(height=8, width=8, resize="stretch", mean=(mean, mean, mean)) for mean in (0.0, 0.5)))
+    kinds = (
+        None,
+        *(Preprocessing(height=8, width=8, resize="stretch", mean=(mean, mean, mean)) for mean in (0.0, 0.5)),
+    )
     keys = {
-        features._key(trainer.task, trainer.spec.features, replace(data, samples=replace(data.samples, preprocessing=p)))
+        features._key(
+            trainer.task, trainer.spec.features, replace(data, samples=replace(data.samples, preprocessing=p))
+        )
         for p in kinds
     }
     assert len(keys) == 3

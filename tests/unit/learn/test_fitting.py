@@ -280,6 +280,7 @@ def test_every_step_goes_through_the_gate(new_trainer, data):
         ({"batch": 0}, "at least 1"),
         ({"holdout": 1.0}, "holdout is 1"),
         ({"patience": 2}, "needs data to evaluate on: give --eval DATA or --holdout 0.1"),
+        ({"evaluation": "unread.npz", "holdout": 0.2}, "--eval and --holdout both say"),
         ({"checkpoint": "/nowhere/ck.safetensors"}, "/nowhere is no folder"),
     ],
 )

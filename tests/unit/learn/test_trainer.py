@@ -205,6 +205,9 @@ def test_batch_that_does_not_fit_is_refused(new_trainer, change, error, says):
         ({"accumulate": 0}, "accumulate is 0"),
         ({"clip_norm": 0.0}, "clip_norm is 0"),
         ({"settings": {"momentum": 0.9}}, "optimizer adamw has no setting 'momentum': available are beta1"),
+        ({"settings": {"beta2": 1.0}}, "optimizer adamw: beta2 is 1: expected 0 to below 1"),
+        ({"settings": {"eps": -1.0}}, "optimizer adamw: eps is -1: expected 0 or more"),
+        ({"optimizer": "sgd", "settings": {"momentum": -3.0}}, "optimizer sgd: momentum is -3"),
         ({"engine": "tensorrt"}, "unknown engine 'tensorrt'"),
     ],
 )
