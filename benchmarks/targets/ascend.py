@@ -26,6 +26,7 @@ from sanderling.core.machine import describe_machine
 from sanderling.core.progress import Silent
 from sanderling.core.tensor import Array, Feeds
 from sanderling.measure.samples import SampleReader
+from sanderling.model.colors import VIDEO_STANDARDS, VideoStandard
 from sanderling.model.package import Package
 from sanderling.model.preprocessing import Preprocessing
 from sanderling.run.engines import engine
@@ -33,7 +34,6 @@ from sanderling.run.engines.base import EngineOptions, Optimization
 from sanderling.run.pictures import read_pixels
 from sanderling.workshop.targets.ascend.aipp import (
     STANDARDS,
-    Standard,
     configure,
     convert,
     on_the_host,
@@ -122,14 +122,14 @@ def _aipp_row(source: str, standard: str, preprocessing: Preprocessing, photos: 
     std = np.asarray(preprocessing.std)[:, None, None]
     worst = 0.0
     for photo in photos:
-        pixels = photo if source == "rgb" else _encoded(STANDARDS[standard], photo, swapped=source == "nv21")
+        pixels = photo if source == "rgb" else _encoded(VIDEO_STANDARDS[standard], photo, swapped=source == "nv21")
         apart = convert(aipp, pixels).astype(np.float64) - on_the_host(preprocessing, source, standard, pixels)
         worst = max(worst, float((np.abs(apart) * std).max()) / preprocessing.scale)
     every = worst_difference(aipp, preprocessing)
     return {"source": source, "matrix": aipp.standard, "levels_of_all_colours": every, "levels_on_photos": worst}
 
 
-def _encoded(standard: Standard, rgb: Array, *, swapped: bool) -> Array:
+def _encoded(standard: VideoStandard, rgb: Array, *, swapped: bool) -> Array:
     """Y, U and V (swapped: Y, V, U) of a photo, each pixel with its own, uint8 (H, W, 3)."""
     red, green, blue = np.moveaxis(rgb.astype(np.float64), -1, 0)
     y = standard.red * red + (1 - standard.red - standard.blue) * green + standard.blue * blue

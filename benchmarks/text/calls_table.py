@@ -14,8 +14,8 @@ PAGE = Path(__file__).parents[2] / "docs" / "benchmarks-text-calls.md"
 _SETTING = "{package}, ONNX Runtime, one thread, {rounds} rounds in turn. Speeds are tokens a processor second."
 _DRAFTS = (
     "Answers of {tokens} tokens that copy a passage of their prompt (three of prose, three of code), greedy. `most` is "
-    "the most tokens of a guess, 0 without guesses. Where a call rounds all of its tokens by one scale (`int8` as it "
-    "is built by default), a guess counts only where the likeliest token is clear, and only when it is asked for."
+    "the most tokens of a guess, 0 without guesses. Where what a call rounds depends on all of its tokens (`int8` and "
+    "`int4`), a guess counts only where the likeliest token is clear, and only when it is asked for."
 )
 _CAMERA = (
     "`python -m benchmarks.text.sharing CHAT.sdl PICTURES.sdl --json benchmarks/text/sharing.json`: {packages}, "

@@ -133,13 +133,14 @@ def _random_folder(folder: Path) -> None:
 
     config = AutoConfig.for_model("qwen2", **_SHAPE, bos_token_id=0, eos_token_id=1, pad_token_id=0)
     torch.manual_seed(0)
-    AutoModelForCausalLM.from_config(config).save_pretrained(folder)
+    AutoModelForCausalLM.from_config(config).save_pretrained(folder)  # type: ignore[no-untyped-call]
     words = {chr(33 + number): number for number in range(94)}
     tokenizer = Tokenizer(models.WordLevel(words, unk_token="!"))
     tokenizer.pre_tokenizer = pre_tokenizers.Split("", "isolated")
-    PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="!", eos_token='"', pad_token="!").save_pretrained(
-        folder
+    wrapped = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
+        tokenizer_object=tokenizer, bos_token="!", eos_token='"', pad_token="!"
     )
+    wrapped.save_pretrained(folder)
 
 
 def _theirs(folder: Path) -> Path:

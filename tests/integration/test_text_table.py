@@ -123,6 +123,8 @@ def test_the_page_of_calls_tells_what_a_camera_has_missed():
     )
 
     assert "| together | write | 1 | 0.5 % of 200 | 20.0 | 80 % |" in shown
+
+
 def test_a_step_is_told_by_kind_of_node_and_small_kinds_only_in_the_sum():
     kinds = {"lm_head": 2.0, "down_proj": 1.5, "Cast": 0.01}
     steps = {"command": "c", "steps": 30, "variants": {"int8": {"16": kinds, "512": kinds}}}

@@ -146,6 +146,7 @@ def compiled_cache(package: Package, entry: PlanEntry, version: str, device: str
 
 
 def stale_event(package: Package, stale: list[str], taken: str) -> Event:
+    """What tells that a plan is followed only in part."""
     reason = f"{'; '.join(stale)}; {taken} runs instead; measure again with sanderling tune"
     return Event(kind="plan-stale", subject=package.manifest.name, reason=reason)
 

@@ -210,9 +210,9 @@ def test_account_goes_with_the_trainer_whatever_is_called_in_between(new_trainer
     second.load(path)
     after_load = second.fit(data, epochs=1, batch=20, privacy=larger).privacy
 
-    for privacy in (again, after_load):
-        assert sum(entry.steps for entry in privacy.spent) == 12
-        assert 8 < privacy.epsilon <= 12
+    for spent in (again, after_load):
+        assert sum(entry.steps for entry in spent.spent) == 12
+        assert 8 < spent.epsilon <= 12
     plain = new_trainer()
     plain.load(path)
     with pytest.raises(OptionError, match="would void it"):

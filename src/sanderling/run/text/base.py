@@ -137,7 +137,7 @@ class TextModel(Protocol):
         most_together: sequences that one call can read a token of; 1 where each takes a call of its own.
         most_scored: tokens whose scores one call can tell; 1 where it tells those after the last token only.
         rows_are_independent: whether a token's numbers are the same with and without other tokens in its call, but for
-            the order of sums. They are not where all that a call reads is rounded by one scale.
+            the order of sums. They are not where what a call reads is rounded, by one scale or by another kernel.
     """
 
     spec: TextSpec

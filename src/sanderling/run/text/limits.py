@@ -20,8 +20,8 @@ class TextLimits:
         waiting: requests that may wait.
         cache_tokens: of all sequences together, those that are kept for later included; twice the context by default.
             A request that would need more waits, unless it is the only one.
-        together: requests that one call of the engine writes a token for, where it can. Where all that a call reads is
-            rounded by one scale, an answer then depends in its last digits on who else asks; 1 rules that out.
+        together: requests that one call of the engine writes a token for, where it can. Where what a call reads is
+            rounded, an answer then depends in its last digits on who else asks; 1 rules that out.
         drafts: most tokens that are guessed from earlier text and checked in one call, where the engine can; 0 for
             none. By default 7 where the answer is the same to the order of sums, and none elsewhere.
     """

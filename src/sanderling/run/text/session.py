@@ -441,8 +441,8 @@ def _drafts(model: TextModel, wanted: int | None) -> tuple[int, tuple[Event, ...
         return (_DRAFTS if model.rows_are_independent else 0), ()
     if not model.rows_are_independent:
         reason = (
-            "the variant rounds all tokens of a call by one scale: guesses are taken only where the likeliest token is "
-            "clear, and only of answers without sampling"
+            "what the variant rounds depends on all tokens of a call: guesses are taken only where the likeliest token "
+            "is clear, and only of answers without sampling"
         )
         return wanted, (Event(kind="drafts-guarded", subject="drafts", reason=reason),)
     return wanted, ()

@@ -113,11 +113,11 @@ class Making:
             longest = inputs[0].concrete_shape()[1]
             check_text_inputs(inputs, longest)
             tokenizer = write_tokenizer(branch, longest, self._folder, f"{branch.name}.tokenizer.json")
-            wording = TextInputs(tokenizer, self._folder / tokenizer.file, inputs)
-            read = partial(text_samples, wording=wording)
+            reading = TextInputs(tokenizer, self._folder / tokenizer.file, inputs)
+            read = partial(text_samples, reader=reading)
             for asked in data.values():
                 if asked is not None:
-                    known_texts(asked, wording, self._progress)
+                    known_texts(asked, reading, self._progress)
         self._progress.stage(f"read data of {branch.name}")
         for name, asked in data.items():
             if asked is not None:

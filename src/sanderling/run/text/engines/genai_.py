@@ -63,7 +63,7 @@ class GenAi:
 class GenAiModel:
     """One loaded variant. Its generations share the weights.
 
-    The package decodes several sequences in one call only when they begin together and are equally long, so it does not.
+    The package decodes several sequences in one call only when they begin together and are padded alike: not here.
     """
 
     most_together = 1

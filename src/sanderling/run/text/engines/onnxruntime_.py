@@ -47,7 +47,8 @@ _KINDS = {
     "tensor(int8)": np.int8,
     "tensor(uint8)": np.uint8,
 }
-_CHANNEL_BY_CALL = "DynamicQuantizeMatMul"  # rounds all rows of a call by one scale
+# The first rounds all rows of a call by one scale; the second rounds one row and several by different kernels.
+_DEPENDENT = ("DynamicQuantizeMatMul", "MatMulNBits")
 
 
 class OnnxRuntime:
@@ -355,7 +356,7 @@ class _Graph:
 
 
 def _prepared(folder: Path) -> tuple[bool, bytes]:
-    """Whether a row's numbers do not depend on the other rows of a call, and the graph, which keeps rows by an input."""
+    """Whether a row's numbers are the same whatever else is in a call, and the graph, which keeps rows by an input."""
     import onnx
 
     try:
@@ -363,7 +364,7 @@ def _prepared(folder: Path) -> tuple[bool, bytes]:
     except Exception as error:
         raise ModelError(f"{folder / GRAPH} cannot be read: {first_line(error)}") from error
     graph = model.graph
-    independent = not any(node.op_type == _CHANNEL_BY_CALL for node in graph.node)
+    independent = not any(node.op_type in _DEPENDENT for node in graph.node)
     pruning = [node for node in graph.node if node.name.startswith(_PRUNING)]
     if pruning:
         kept = onnx.helper.make_node(

@@ -66,6 +66,9 @@ def _input_gradient(step: Step, moved: Window, size: list[int], out: list[int]) 
     rank, weight = moved.rank, step.shape(1)
     if moved.strides == [1] * rank and moved.group == weight[0] and weight[1] == 1:
         return _turned_round(step, moved)
+    plain = moved.kernel == moved.strides == [1] * rank and not any(moved.pads) and moved.group == 1
+    if plain and step.draft.known(step.x(1)) is None:  # of a frozen weight an engine would keep a second copy
+        return step.op("Conv", step.g, step.op("Transpose", step.x(1), perm=[1, 0, *range(2, 2 + rank)]))
     extra = []
     for axis in range(rank):
         reach = moved.dilations[axis] * (moved.kernel[axis] - 1) + 1
