@@ -261,6 +261,21 @@ class Pair(nn.Module):
         return self.last(torch.cat([a * b, a - b], 1))
 
 
+class Chunks(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.wide, self.last = nn.Linear(12, 24), nn.Linear(8, 5)
+
+    def forward(self, x):
+        a, b, c = self.wide(x.flatten(1)).chunk(3, -1)
+        d, e = self.wide(2 * x.flatten(1)).split([8, 16], -1)
+        return self.last(a * torch.tanh(b) + c * d + F.glu(e))
+
+
+def chunks():
+    return seeded(Chunks())
+
+
 def pair():
     return seeded(Pair())
 
@@ -282,6 +297,7 @@ INPUTS = {
     "frames": ("x=1,5,10",),
     "centred": ("x=1,3,4",),
     "waves": ("x=1,3,33",),
+    "chunks": ("x=1,3,4",),
     "pair": ("x=1,6", "y=1,4"),
     "tied_llama": (f"ids=1,{TOKENS}:int64",),
 }

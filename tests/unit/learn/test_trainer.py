@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -11,6 +13,7 @@ from sanderling.core.errors import (
     WeightsError,
 )
 from sanderling.learn.checkpoint import Checkpoint, write_checkpoint
+from sanderling.learn.data import from_arrays
 from sanderling.learn.evaluation import count_right
 from sanderling.model.learning import LossSpec
 from sanderling.model.package import Package
@@ -126,6 +129,25 @@ def test_optimizer_that_begins_anew_counts_anew(new_trainer, tmp_path):
     for name, array in fresh.parameters.items():
         assert np.array_equal(array, resumed.parameters[name])
         assert np.array_equal(array, again.parameters[name])
+
+
+def test_samples_that_are_compared_with_each_other_meet_other_classes(new_trainer, monkeypatch):
+    trainer = new_trainer()
+    data = dataset(192)
+    order = np.argsort(data["label"], kind="stable")  # as files in folders of their classes
+    read = from_arrays(trainer.spec, {name: array[order] for name, array in data.items()})
+    loss = trainer.spec.loss.model_copy(update={"separable": False})
+    trainer.task = replace(trainer.task, spec=trainer.spec.model_copy(update={"loss": loss}))
+    seen = []
+    batch = type(read).batch
+    monkeypatch.setattr(type(read), "batch", lambda self, rows: seen.append(self.labels[rows]) or batch(self, rows))
+
+    trainer.evaluate(read)
+    first = seen.copy()
+    trainer.evaluate(read)
+
+    assert [set(labels) for labels in first] == [{0, 1, 2}] * 3
+    assert all(np.array_equal(one, other) for one, other in zip(first, seen[3:], strict=True))
 
 
 def test_saved_state_goes_on_bit_by_bit_in_the_middle_of_an_update(new_trainer, tmp_path):

@@ -13,7 +13,7 @@ from onnx.reference import ReferenceEvaluator
 from sanderling.core.errors import ModelError, first_line
 from sanderling.core.tensor import Array, TensorSpec
 from sanderling.model.graph import initializer_array, input_specs, opset_of, output_specs
-from sanderling.workshop.learning.draft import Draft, Shape, extract, known_shapes, needed
+from sanderling.workshop.learning.draft import Draft, Shape, extract, integer, known_shapes, needed
 
 _FOLDED_ELEMENTS = 1 << 22
 _LARGE_BYTES = 1 << 16
@@ -152,6 +152,8 @@ def _take(
         for name, array in zip(node.output, constant, strict=True):
             names[name] = draft.constant(array)
         return
+    if node.op_type in ("SplitToSequence", "SequenceAt") and _without_sequence(draft, own, names, shapes, outputs):
+        return
     if node.op_type == "Reshape":
         target = shapes.get(node.output[0])
         if target is not None and sum(isinstance(size, str) for size in target) <= 1:
@@ -161,6 +163,40 @@ def _take(
         if bias is not None and own.input[2] not in kept and not bias.any():  # the exporter writes zeros for no bias
             del own.input[2]
     draft.nodes.append(own)
+
+
+def _without_sequence(
+    draft: Draft, node: onnx.NodeProto, names: dict[str, str], shapes: Mapping[str, Shape], outputs: set[str]
+) -> bool:
+    """A Split in the place of a sequence, as which PyTorch exports ``chunk`` and ``split``; whether that was possible."""
+    first = node.input[0]
+    if node.op_type == "SequenceAt":
+        place = draft.known(node.input[1])
+        part = names.get(f"{first}[{int(place)}]") if place is not None else None
+        if part is None:
+            return False
+        if node.output[0] in outputs:
+            draft.nodes.append(helper.make_node("Identity", [part], list(node.output), name=node.name))
+        else:
+            names[node.output[0]] = part
+        return True
+    axis = integer(node, "axis", 0)
+    sizes = draft.known(node.input[1]) if len(node.input) > 1 else None
+    whole = shapes.get(first)
+    if sizes is None or not integer(node, "keepdims", 1):
+        return False
+    if sizes.ndim == 0:
+        size = whole[axis] if whole is not None else None
+        if not isinstance(size, int):
+            return False
+        sizes = np.asarray([min(int(sizes), size - start) for start in range(0, size, int(sizes))], np.int64)
+    parts = [f"{node.output[0]}[{place}]" for place in range(len(sizes))]
+    names.update({part: part for part in parts})
+    names.update({f"{node.output[0]}[{place - len(sizes)}]": part for place, part in enumerate(parts)})
+    draft.nodes.append(
+        helper.make_node("Split", [first, draft.integers(map(int, sizes))], parts, name=node.name, axis=axis)
+    )
+    return True
 
 
 def _constant(

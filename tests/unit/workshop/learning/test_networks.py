@@ -6,7 +6,12 @@ TOLERANCE = 1e-5
 NETWORKS = ["mlp", "cnn", "depthwise", "resnet", "mobilenet_v3", "bert", "llama"]
 
 
-OTHERS = [("waves", "lora:r=2"), ("waves", "full"), ("pair", "full")]  # over time, and of two inputs
+OTHERS = [
+    ("waves", "lora:r=2"),
+    ("waves", "full"),
+    ("pair", "full"),
+    ("chunks", "full"),
+]  # over time, of two inputs, split
 
 
 @pytest.mark.parametrize(
