@@ -152,51 +152,52 @@ def _take(
         for name, array in zip(node.output, constant, strict=True):
             names[name] = draft.constant(array)
         return
-    if node.op_type in ("SplitToSequence", "SequenceAt") and _without_sequence(draft, own, names, shapes, outputs):
-        return
-    if node.op_type == "Reshape":
-        target = shapes.get(node.output[0])
-        if target is not None and sum(isinstance(size, str) for size in target) <= 1:
-            own.input[1] = draft.integers(-1 if isinstance(size, str) else size for size in target)
-    if node.op_type == "Conv" and len(own.input) > 2:
-        bias = draft.known(own.input[2])
-        if bias is not None and own.input[2] not in kept and not bias.any():  # the exporter writes zeros for no bias
-            del own.input[2]
+    if node.op_type == "SplitToSequence":
+        own = _split(draft, own, names, shapes)
+    elif node.op_type == "SequenceAt":
+        part = _part(draft, own, names)
+        if part is not None and node.output[0] not in outputs:
+            names[node.output[0]] = part
+            return
+        own = own if part is None else helper.make_node("Identity", [part], list(node.output), name=node.name)
+    _tidy(draft, own, node.output[0], kept, shapes)
     draft.nodes.append(own)
 
 
-def _without_sequence(
-    draft: Draft, node: onnx.NodeProto, names: dict[str, str], shapes: Mapping[str, Shape], outputs: set[str]
-) -> bool:
-    """A Split in the place of a sequence, as which PyTorch exports ``chunk`` and ``split``; whether that was possible."""
-    first = node.input[0]
-    if node.op_type == "SequenceAt":
-        place = draft.known(node.input[1])
-        part = names.get(f"{first}[{int(place)}]") if place is not None else None
-        if part is None:
-            return False
-        if node.output[0] in outputs:
-            draft.nodes.append(helper.make_node("Identity", [part], list(node.output), name=node.name))
-        else:
-            names[node.output[0]] = part
-        return True
+def _tidy(draft: Draft, node: onnx.NodeProto, output: str, kept: Collection[str], shapes: Mapping[str, Shape]) -> None:
+    """Constant sizes instead of computed ones, and no bias of zeros; changed in place."""
+    if node.op_type == "Reshape":
+        target = shapes.get(output)
+        if target is not None and sum(isinstance(size, str) for size in target) <= 1:
+            node.input[1] = draft.integers(-1 if isinstance(size, str) else size for size in target)
+    if node.op_type == "Conv" and len(node.input) > 2:
+        bias = draft.known(node.input[2])
+        if bias is not None and node.input[2] not in kept and not bias.any():  # the exporter writes zeros for no bias
+            del node.input[2]
+
+
+def _split(draft: Draft, node: onnx.NodeProto, names: dict[str, str], shapes: Mapping[str, Shape]) -> onnx.NodeProto:
+    """A Split for a sequence of constant sizes, as PyTorch exports ``chunk``; the node itself for others."""
     axis = integer(node, "axis", 0)
     sizes = draft.known(node.input[1]) if len(node.input) > 1 else None
-    whole = shapes.get(first)
+    if sizes is not None and sizes.ndim == 0:
+        size = shapes[node.input[0]][axis] if node.input[0] in shapes else ""
+        each = int(sizes)
+        sizes = (
+            np.asarray([min(each, size - start) for start in range(0, size, each)]) if isinstance(size, int) else None
+        )
     if sizes is None or not integer(node, "keepdims", 1):
-        return False
-    if sizes.ndim == 0:
-        size = whole[axis] if whole is not None else None
-        if not isinstance(size, int):
-            return False
-        sizes = np.asarray([min(int(sizes), size - start) for start in range(0, size, int(sizes))], np.int64)
+        return node
     parts = [f"{node.output[0]}[{place}]" for place in range(len(sizes))]
-    names.update({part: part for part in parts})
-    names.update({f"{node.output[0]}[{place - len(sizes)}]": part for place, part in enumerate(parts)})
-    draft.nodes.append(
-        helper.make_node("Split", [first, draft.integers(map(int, sizes))], parts, name=node.name, axis=axis)
-    )
-    return True
+    for place, part in enumerate(parts):
+        names[part] = names[f"{node.output[0]}[{place - len(parts)}]"] = part
+    return helper.make_node("Split", [node.input[0], draft.integers(map(int, sizes))], parts, name=node.name, axis=axis)
+
+
+def _part(draft: Draft, node: onnx.NodeProto, names: Mapping[str, str]) -> str | None:
+    """The output of ``_split`` that a node takes out of its sequence; None where that is not known."""
+    place = draft.known(node.input[1])
+    return None if place is None else names.get(f"{node.input[0]}[{int(place)}]")
 
 
 def _constant(

@@ -92,8 +92,8 @@ def _proved_cut(
         features = _run(folder / cut.features, inputs)
         found = compare_gradients(spec, expected, _run(folder / cut.grad_step, {**rest, **features}))
         alone = _last_first(folder / cut.features, inputs, is_fixed=isinstance(cut.tensors[0].shape[0], int))
-    except (EngineError, ModelError) as error:
-        return {}, f"the frozen part cannot be cut off: {first_line(error)}"
+    except (EngineError, ModelError) as failure:
+        return {}, f"the frozen part cannot be cut off: {first_line(failure)}"
     if not found.passed:
         return features, f"on features '{found.worst}' differs by {found.error:.1e}: the frozen part is not cut off"
     for name, array in features.items():
