@@ -176,12 +176,16 @@ class Trainer:
             TensorError: an input does not fit.
             DataError: a label does not fit, or is out of range.
             NotMetError: loss or gradients are not finite; parameters are as they were before.
-            OptionError: the trainer is private: its samples are chosen by ``fit``.
+            OptionError: the trainer is private: its samples are chosen by ``fit``; or its cosine has no length.
         """
         if self.account is not None and not self.is_private:
             raise OptionError("these parameters were trained with privacy: a step without would void it")
         if self.is_private:
             raise OptionError("a private trainer chooses its samples itself, so that they can be counted: use fit")
+        if self.options.schedule.kind == "cosine" and not self.options.schedule.steps:
+            raise OptionError(
+                "single steps do not tell a cosine where it ends: give schedule='cosine:steps=N', or use fit"
+            )
         loss = self.accumulate(self._checked(batch)).loss
         if self._gradients.micro_batches >= self.options.accumulate:
             self.update()

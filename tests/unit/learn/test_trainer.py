@@ -239,6 +239,12 @@ def test_wrong_option_is_refused(new_trainer, options, says):
     assert says in str(refused.value)
 
 
+def test_cosine_without_a_length_is_refused_where_no_epochs_give_it_one(new_trainer):
+    """Its rate would be 0 from the second update on."""
+    with pytest.raises(OptionError, match="cosine:steps=N"):
+        new_trainer(schedule="cosine").step(dataset(4))
+
+
 def test_package_that_only_infers_is_refused(tmp_path, new_trainer):
     from sanderling.model.package import rewrite_manifest
 
