@@ -97,9 +97,16 @@ def read_data(
     path = Path(source)
     inputs = tuple(_any_batch(entry) for entry in spec.inputs)
     reader = SampleReader(inputs, manifest.preprocessing, manifest.labels, progress, manifest.sound)
-    if path.suffix == ".npz" and path.is_file() and manifest.preprocessing is None:
-        return from_arrays(spec, read_npz(path), progress, name=str(path), labels=manifest.labels)
-    if path.suffix != ".npz" and path.exists() and manifest.preprocessing is None and manifest.sound is None:
+    if path.suffix == ".npz" and path.is_file():
+        arrays = read_npz(path)
+        if manifest.preprocessing is None:
+            return from_arrays(spec, arrays, progress, name=str(path), labels=manifest.labels)
+        label = _pop_label(spec, arrays, str(path))
+        samples = reader.take(arrays, path)
+        if label.shape[:1] != (len(samples),):
+            raise DataError(f"{path} holds {len(samples)} samples and labels {list(label.shape)}: give one for each")
+        return _checked(spec, samples, label, progress, str(path), manifest.labels)
+    if path.exists() and manifest.preprocessing is None and manifest.sound is None:
         raise DataError(
             f"{path} holds files, but the task does not say how they become its input: give an .npz, or prepare the "
             "task with --preprocess"
@@ -135,14 +142,10 @@ def from_arrays(
         DataError: an array is missing, does not fit or is not finite, or labels do not fit the loss.
     """
     arrays = dict(arrays)
-    known = {entry.name for entry in spec.inputs}
-    key = next((key for key in _LABEL_NAMES if key in arrays and key not in known), None)
-    if key is None:
-        raise DataError(f"{name} has no array 'label': it holds {', '.join(arrays) or 'nothing'}")
-    label = arrays.pop(key)
+    label = _pop_label(spec, arrays, name)
     counts = {array.shape[0] if array.ndim else 0 for array in (*arrays.values(), label)}
     if len(counts) != 1 or 0 in counts:
-        shapes = ", ".join(f"{part} {list(array.shape)}" for part, array in {**arrays, key: label}.items())
+        shapes = ", ".join(f"{part} {list(array.shape)}" for part, array in {**arrays, LABEL: label}.items())
         raise DataError(f"{name} holds {shapes}: every array needs the same number of rows, at least 1")
     inputs = tuple(_any_batch(entry) for entry in spec.inputs)
     try:
@@ -155,6 +158,14 @@ def from_arrays(
             raise DataError(f"{name}: '{part}' has NaN or infinite values, first in row {row}; remove them")
     samples = Samples(arrays, None, tuple(f"row {row}" for row in range(counts.pop())))
     return _checked(spec, samples, label, progress or Silent(), name, labels)
+
+
+def _pop_label(spec: LearningSpec, arrays: dict[str, Array], name: str) -> Array:
+    known = {entry.name for entry in spec.inputs}
+    key = next((key for key in _LABEL_NAMES if key in arrays and key not in known), None)
+    if key is None:
+        raise DataError(f"{name} has no array 'label': it holds {', '.join(arrays) or 'nothing'}")
+    return arrays.pop(key)
 
 
 def check_labels(spec: LearningSpec, labels: Array, name: str = "the batch") -> Array:

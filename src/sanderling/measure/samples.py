@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -228,8 +228,20 @@ class SampleReader:
 
         return np.empty((len(files), *shape), np.float32), take
 
+    def take(self, arrays: Mapping[str, Array], path: Path) -> Samples:
+        """The same of arrays that were read from ``path``.
+
+        Raises:
+            DataError: an array does not fit, or a value is NaN or infinite.
+        """
+        samples = self._taken(dict(arrays), path)
+        _check_finite(samples, path)
+        return samples
+
     def _read_arrays(self, path: Path) -> Samples:
-        arrays = read_npz(path)
+        return self._taken(read_npz(path), path)
+
+    def _taken(self, arrays: dict[str, Array], path: Path) -> Samples:
         labels = self._pop_labels(arrays)
         truth = self._pop_objects(arrays)
         counts = {array.shape[0] if array.ndim else 0 for array in arrays.values()}

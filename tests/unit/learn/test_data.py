@@ -3,6 +3,7 @@ import pytest
 
 from sanderling.core.errors import DataError
 from sanderling.learn.data import from_arrays, read_data
+from sanderling.model.learning import LossSpec
 from sanderling.model.preprocessing import Preprocessing
 from tests.learning_tasks import dataset
 
@@ -85,6 +86,20 @@ def test_folder_that_the_task_cannot_read_is_told_in_words_of_this_command(task_
     (tmp_path / "apple" / "a.png").write_bytes(b"")
     with pytest.raises(DataError, match=r"prepare the task with --preprocess"):
         read_data(*task_of, tmp_path)
+
+
+def test_pictures_in_arrays_may_have_targets_that_are_no_classes(task_of, tmp_path):
+    spec, manifest = task_of
+    target = spec.label.model_copy(update={"dtype": "float32", "shape": ("batch", 3)})
+    spec = spec.model_copy(update={"classes": None, "label": target, "loss": LossSpec(kind="bce")})
+    given = manifest.model_copy(update={"preprocessing": Preprocessing(height=8, width=8, resize="stretch")})
+    label = np.random.default_rng(0).random((4, 3), np.float32)
+    np.savez(tmp_path / "p.npz", x=np.zeros((4, 8, 8, 3), np.uint8), label=label)
+
+    assert np.array_equal(read_data(spec, given, tmp_path / "p.npz").labels, label)
+    np.savez(tmp_path / "p.npz", x=np.zeros((4, 8, 8, 3), np.uint8), label=label[:3])
+    with pytest.raises(DataError, match=r"4 samples and labels \[3, 3\]"):
+        read_data(spec, given, tmp_path / "p.npz")
 
 
 def test_folders_of_unknown_names_are_told_which_names_are_known(task_of, tmp_path):
