@@ -20,6 +20,8 @@ LONGEST_WAIT_S = 8.0
 PATIENCE_S = 60.0
 _RUINED_READS = 5  # frames in a row that cannot be decoded, before a video counts as ended
 _OPEN_TIMEOUT_MS = 10_000
+_LISTS_FRAMES = (".mp4", ".m4v", ".mov", ".3gp", ".avi")  # others say how long they are, sound included, or guess it
+_MISSED_S = 0.25  # by which those end early before it is told
 
 
 class Capture(Protocol):
@@ -63,24 +65,31 @@ class VideoSource:
     def __iter__(self) -> Iterator[Frame]:
         """The frames, each whole; those that cannot be decoded are left out."""
         index, read, ruined = 0, 0, 0
+        clock = _Clock(self._capture, self.fps)
         while not self._closed:
             good, pixels = self._capture.read()
             if good and pixels is not None and pixels.size:
-                yield _frame(pixels, index, index / self.fps if self.fps else 0.0, self.name)
+                yield _frame(pixels, index, clock.tell(index), self.name)
                 read, ruined = read + 1, 0
             elif self.count is not None and index + 1 < self.count and ruined < _RUINED_READS:
                 ruined += 1
             else:
-                self._tell_end(read)
+                self._tell_end(read, clock.now_s)
                 return
             index += 1
 
-    def _tell_end(self, read: int) -> None:
+    def _tell_end(self, read: int, last_s: float) -> None:
         if not read:
             raise DataError(f"{self.name} has no frame that can be decoded")
-        if self.count is not None and read < self.count:
+        if self.count is None or read >= self.count:
+            return
+        if Path(self.name).suffix.lower() in _LISTS_FRAMES:
             reason = f"it says that it has {self.count} frames, and {read} could be read"
-            self._progress.event(Event(kind="video-cut-short", subject=self.name, reason=reason))
+        elif self.fps and (self.count - 1) / self.fps > last_s + _MISSED_S:
+            reason = f"it says that it lasts {self.count / self.fps:.1f} s, and its last frame is at {last_s:.1f} s"
+        else:
+            return
+        self._progress.event(Event(kind="video-cut-short", subject=self.name, reason=reason))
 
     def close(self) -> None:
         """Read no more."""
@@ -94,6 +103,25 @@ class VideoSource:
     ) -> None:
         self.close()
         self._capture.release()
+
+
+class _Clock:
+    """When frames are shown: phones film as many a second as the light allows. From the first frame on."""
+
+    def __init__(self, capture: Capture, fps: float | None) -> None:
+        self.now_s = 0.0
+        self._capture, self._fps = capture, fps
+        self._start_s: float | None = None
+
+    def tell(self, index: int) -> float:
+        """Of the frame that was just read; never before that of the one before."""
+        told_s = self._capture.get(opencv().CAP_PROP_POS_MSEC) / 1e3
+        self._start_s = told_s if self._start_s is None else self._start_s
+        told_s -= self._start_s
+        if index and not told_s > self.now_s:  # some containers do not say it of all frames
+            told_s = index / self._fps if self._fps else 0.0
+        self.now_s = max(told_s, self.now_s)
+        return self.now_s
 
 
 class LiveSource:
