@@ -77,11 +77,42 @@ def test_places_that_cannot_be_written_to_are_refused_first(tmp_path):
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "mine.jpg").write_bytes(b"x")
     (tmp_path / "file").write_bytes(b"x")
+    (tmp_path / "a.mp4").mkdir()
     for target, message in (
         (tmp_path / "full", "folder is not empty"),
         (tmp_path / "out.jpg", r"expected a video \(\.mp4"),
         (tmp_path / "file", "it is a file"),
         (tmp_path / "nowhere" / "out.mp4", "is no folder"),
+        (tmp_path / "a.mp4", "it is a folder"),
     ):
         with pytest.raises(OutputError, match=message):
             check_target(target)
+
+
+def test_what_is_read_is_not_replaced(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(OutputError, match="it is what is read"):
+        check_target(tmp_path / "walk.mp4", ["./walk.mp4"])
+
+
+def test_video_without_its_dropped_frames_is_as_long_as_before(tmp_path, told):
+    with saving(tmp_path / "out.avi", fps=20, progress=told) as write:
+        for index in (3, 4, 8):
+            write(frame_of(numbered(9)[index], "bgr", index=index))
+    with open_source(tmp_path / "out.avi") as source:
+        assert [number_of(frame.pixels) for frame in source] == [3, 4, 4, 4, 4, 8]
+
+
+def test_video_of_a_camera_keeps_its_clock(tmp_path, told):
+    with saving(tmp_path / "out.avi", fps=20, progress=told, live=True) as write:
+        for index, at_s in enumerate((0, 0.04, 0.2, 0.21, 500, 500.1)):  # the camera was away
+            write(frame_of(numbered(9)[index], "bgr", index=index, timestamp_s=7000 + at_s))
+    with open_source(tmp_path / "out.avi") as source:
+        assert [number_of(frame.pixels) for frame in source] == [0, 1, 1, 1, 2, 3, 4, 4, 5]
+
+
+def test_pictures_of_long_names_have_shorter_ones(tmp_path, told):
+    with saving(tmp_path / "frames", fps=None, progress=told) as write:
+        write(frame_of(numbered(1)[0], "bgr", name="写" * 80 + ".jpg"))
+    (file,) = (tmp_path / "frames").iterdir()
+    assert file.name.startswith("000000-写写")
