@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import signal
 import sys
 from types import FrameType
@@ -10,6 +11,8 @@ from types import FrameType
 def main() -> None:
     """Run the command and exit with its code."""
     signal.signal(signal.SIGTERM, _terminated)
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors="backslashreplace")  # names of files need not be UTF-8; JSON has such escapes
     from typer import Abort, TyperException
 
     from sanderling.cli.app import app
