@@ -135,6 +135,9 @@ def test_same_picture_gives_the_same_labels_as_run(command, package, tmp_path, m
     ("arguments", "code", "message"),
     [
         (["nowhere.mp4"], 2, "does not exist"),
+        ([""], 2, "no source is given"),
+        (["a.png", "--top", "0"], 2, "Invalid value for '--top'"),
+        (["a.avi", "--save", "a.avi"], 2, "it is what is read"),
         (["camera:99"], 3, "cannot be opened"),
         (["a.png", "--drop", "oldest"], 2, "expected newest or none"),
         (["a.png", "--save", "out.txt"], 2, "expected a video"),
@@ -143,6 +146,7 @@ def test_same_picture_gives_the_same_labels_as_run(command, package, tmp_path, m
 def test_bad_use_ends_in_one_line(command, tmp_path, monkeypatch, arguments, code, message):
     monkeypatch.chdir(tmp_path)
     Image.new("RGB", (30, 20)).save("a.png")
+    write_video(tmp_path / "a.avi", numbered(2))
     got, told, err = command(*arguments)
     assert got == code
     assert message in told["error"]["message"]

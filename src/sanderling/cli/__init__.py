@@ -24,7 +24,7 @@ def main() -> None:
     except TyperException as error:
         if not str(error):  # no command was given, and the help was printed instead
             sys.exit(BAD_INPUT)
-        fail("UsageError", f"{error}; see --help", BAD_INPUT, as_json=as_json)
+        fail("UsageError", f"{error.format_message().rstrip('.')}; see --help", BAD_INPUT, as_json=as_json)
     except Abort:
         fail("Interrupted", "interrupted: nothing half-written was kept", INTERRUPTED, as_json=as_json)
 

@@ -126,6 +126,11 @@ def test_detector_numbers_objects_through_a_stream(square_package, tmp_path):
     assert all(outcome.drawn.format == "bgr" and outcome.drawn.pixels.any() for outcome in outcomes)
 
 
+def test_what_is_no_picture_at_all_is_refused(square_package):
+    with Detector(square_package) as detector, pytest.raises(DataError, match="picture is a bytes: expected a path"):
+        detector.detect(b"JPEG")
+
+
 def test_a_session_that_was_given_stays_open(square_package):
     with load(square_package) as session:
         with Detector(session) as detector:

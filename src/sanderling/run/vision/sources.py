@@ -70,7 +70,7 @@ def open_source(targets: str | Path | Sequence[str | Path], *, progress: Progres
     """
     listed = [targets] if isinstance(targets, str | Path) else list(targets)
     progress = progress or Silent()
-    if not listed:
+    if not all(map(str, listed)) or not listed:
         raise DataError("no source is given: expected pictures, a folder, a video, camera:0 or a URL")
     moving = [target for target in listed if _moves(target)]
     if not moving:
