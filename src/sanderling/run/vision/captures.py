@@ -18,7 +18,7 @@ from sanderling.run.vision.opencv import opencv
 FIRST_WAIT_S = 0.5
 LONGEST_WAIT_S = 8.0
 PATIENCE_S = 60.0
-_RUINED_READS = 5  # frames in a row that cannot be decoded, before a video counts as ended
+_RUINED_READS = 1_000  # frames in a row that cannot be decoded, before a video counts as ended: more than between keys
 _OPEN_TIMEOUT_MS = 10_000
 _LISTS_FRAMES = (".mp4", ".m4v", ".mov", ".3gp", ".avi")  # others say how long they are, sound included, or guess it
 _MISSED_S = 0.25  # by which those end early before it is told

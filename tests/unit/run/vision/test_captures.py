@@ -103,6 +103,24 @@ def test_video_of_a_varying_rate_gives_each_frame_its_own_time(tmp_path, told, m
     assert told.events == []
 
 
+def test_video_goes_on_after_frames_that_are_ruined(tmp_path, told, monkeypatch):
+    class Ruined(FakeCapture):
+        def read(self):
+            good, pixels = super().read()
+            return (good, pixels) if good and not 4 <= number_of(pixels) < 24 else (False, None)
+
+        def get(self, which):
+            return {cv2.CAP_PROP_FPS: 20.0, cv2.CAP_PROP_FRAME_COUNT: 28.0}.get(which, 0.0)
+
+    (tmp_path / "a.mp4").write_bytes(b"video")
+    monkeypatch.setattr(captures, "_opened", lambda _: Ruined(numbered(28)))
+    with VideoSource(tmp_path / "a.mp4", told) as source:
+        found = list(source)
+    assert [frame.index for frame in found] == [0, 1, 2, 3, 24, 25, 26, 27]
+    assert found[-1].timestamp_s == pytest.approx(1.35)
+    assert [event.reason for event in told.events] == ["it says that it has 28 frames, and 8 could be read"]
+
+
 @pytest.mark.parametrize(("times_ms", "count", "cut"), [([0, 200, 400], 5, False), ([0, 100, 200], 30, True)])
 def test_video_that_only_says_how_long_it_is_counts_as_cut_when_it_ends_early(
     tmp_path, told, monkeypatch, times_ms, count, cut
