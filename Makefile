@@ -41,6 +41,7 @@ bench: install
 	$(BIN)/python -m benchmarks.engines.run
 	$(BIN)/python -m benchmarks.engines.transport
 	$(BIN)/python -m benchmarks.quantize.run
+	$(BIN)/python -m benchmarks.learn.run
 	$(BIN)/python -m benchmarks.runtime.live
 	$(BIN)/python -m benchmarks.runtime.policies
 	$(BIN)/python -m benchmarks.runtime.drill --json benchmarks/runtime/drill.json

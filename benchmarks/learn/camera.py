@@ -40,7 +40,7 @@ def measure(folder: Path, *, seeds: int = SEEDS) -> dict[str, Any]:
         "target": {"input": normalize(through_camera(images[:TESTED], seed=1_000)), "label": labels[:TESTED]},
     }
     before = {name: accuracy(package, batch) for name, batch in tests.items()}
-    runs = []
+    runs: list[dict[str, Any]] = []
     for seed in range(seeds):
         data, checkpoint = write_pictures(folder / f"camera-{seed}.npz", seed), folder / f"camera-{seed}.safetensors"
         start = time.perf_counter()

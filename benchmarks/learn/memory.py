@@ -35,7 +35,7 @@ def measure(folder: Path) -> dict[str, Any]:
 
 
 def _peak(module: str, role: str, package: Path) -> float:
-    found = []
+    found: list[float] = []
     for _ in range(_REPEATS):
         command = [sys.executable, "-m", module, role, str(package), str(_ROWS), str(_STEPS)]
         done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300)

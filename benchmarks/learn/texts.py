@@ -72,7 +72,7 @@ def write_texts(path: Path) -> tuple[Path, dict[str, Array]]:
         parts["train"] += [(text, label) for text in chosen[:TRAINED]]
         parts["test"] += [(text, label) for text in chosen[TRAINED:]]
     arrays = {name: _encoded(tokenizer, texts) for name, texts in parts.items()}
-    np.savez(path, **arrays["train"])
+    np.savez(path, allow_pickle=False, **arrays["train"])
     return path, arrays["test"]
 
 

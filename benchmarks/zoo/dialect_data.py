@@ -158,7 +158,8 @@ def synthesize(utterance: Utterance) -> Amplitudes:
     mono = resample(sound.amplitudes[:, 0], sound.sample_rate_hz, SAMPLE_RATE_HZ)
     loud = np.flatnonzero(np.abs(mono) > 0.01 * np.abs(mono).max())
     mono = mono[loud[0] : loud[-1] + 1][:LENGTH]
-    return mono / np.abs(mono).max()
+    loudest: Amplitudes = mono / np.abs(mono).max()
+    return loudest
 
 
 def with_noise(word: Amplitudes, generator: np.random.Generator) -> Amplitudes:
@@ -169,13 +170,15 @@ def with_noise(word: Amplitudes, generator: np.random.Generator) -> Amplitudes:
     noise *= np.sqrt((word**2).mean() / (noise**2).mean() * 10 ** (-decibels / 10))
     start = int(generator.integers(0, LENGTH - len(word) + 1))
     noise[start : start + len(word)] += word
-    return (noise * np.float32(generator.uniform(0.2, 0.6) / np.abs(noise).max())).astype(np.float32)
+    heard: Amplitudes = (noise * np.float32(generator.uniform(0.2, 0.6) / np.abs(noise).max())).astype(np.float32)
+    return heard
 
 
 def played(word: Amplitudes, speed: float) -> Amplitudes:
     """A word played faster or slower, so that length, pitch and formants change together; at most one second."""
     places = np.arange(0, len(word) - 1, speed)[:LENGTH]
-    return np.interp(places, np.arange(len(word)), word).astype(np.float32)
+    result: Amplitudes = np.interp(places, np.arange(len(word)), word).astype(np.float32)
+    return result
 
 
 def write_folder(folder: Path, recordings: Recordings, *, name: str = "") -> Path:

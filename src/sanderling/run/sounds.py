@@ -210,11 +210,12 @@ def _amplitudes(data: bytes, form: _Format) -> Amplitudes:
     width = form.bits // 8
     frames = len(data) // (width * form.channels)
     raw = data[: frames * width * form.channels]
+    values: Amplitudes
     if form.kind == _FLOAT:
         with np.errstate(over="ignore"):  # infinite ones are refused by whoever asked
             values = np.frombuffer(raw, f"<f{width}").astype(np.float32)
     elif width == 1:  # the only one without a sign
-        values = (np.frombuffer(raw, np.uint8).astype(np.float32) - 128) / 128
+        values = np.asarray((np.frombuffer(raw, np.uint8).astype(np.float32) - 128) / 128, np.float32)
     elif width == 3:
         padded = np.zeros((frames * form.channels, 4), np.uint8)
         padded[:, 1:] = np.frombuffer(raw, np.uint8).reshape(-1, 3)

@@ -87,8 +87,8 @@ def tune_text(
     """Measure what runs a language model best on this machine, and write the plan and the numbers into its package.
 
     Only variants inside the package's budget of perplexity take part, and every candidate's scores are compared with
-    the golden vectors before it counts. Each is measured in a process of its own; the best three in turn, until the time
-    is over or the first is clear.
+    the golden vectors before it counts. Each is measured in a process of its own; the best three in turn, until the
+    time is over or the first is clear.
 
     Args:
         path: the package, a folder or a zip.

@@ -60,8 +60,8 @@ def tune(
 
     Args:
         path: the package, a folder or a zip.
-        objective: ``latency`` of one row, ``throughput`` in rows a second over batch sizes, or ``memory``; of a language
-            model as of ``tune_text``.
+        objective: ``latency`` of one row, ``throughput`` in rows a second over batch sizes, or ``memory``; of a
+            language model as of ``tune_text``.
         seconds: for the race; loading and checking come on top.
         engines: only these; all that are installed without any.
         progress: told about each step.

@@ -1,6 +1,7 @@
 """The book-keeping of a sequence: which tokens it has, which of them the engine knows, and what follows the last one.
 
-Engines that can go back at no cost share it: forgotten tokens are written over by the next ones.
+Engines that can go back at no cost share it: forgotten tokens are written over by the next ones. What
+their models have in common beside it is here too.
 """
 
 from __future__ import annotations
@@ -8,10 +9,17 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
+import numpy as np
+
 from sanderling.core.errors import EngineError, OptionError
 from sanderling.core.tensor import Array
 from sanderling.model.text import TextSpec
-from sanderling.run.text.sampling import Sampler
+from sanderling.run.text.base import GREEDY, Generation, Sampling, append_one
+from sanderling.run.text.sampling import Sampler, log_probabilities
+from sanderling.run.text.wording import Wording
+
+SCORED_TOKENS = 256
+"""Whose scores one call tells, which bounds the memory for them."""
 
 
 class Sequenced(ABC):
@@ -29,7 +37,7 @@ class Sequenced(ABC):
     """
 
     engine = ""
-    most_scored = 1
+    most_scored = SCORED_TOKENS
 
     def __init__(self, spec: TextSpec, sampler: Sampler, capacity: int) -> None:
         self.known = 0
@@ -178,3 +186,54 @@ class Sequenced(ABC):
     def _check_open(self) -> None:
         if self._closed:
             raise EngineError(f"{self.engine}: the sequence is closed; start another")
+
+
+class SequencedModel(Wording, ABC):
+    """A model whose generations are ``Sequenced``, but for how they are started."""
+
+    most_together = 1
+    most_scored = SCORED_TOKENS
+
+    @abstractmethod
+    def generation(self, sampling: Sampling = GREEDY, *, capacity: int | None = None, schema: str = "") -> Generation:
+        """Start a sequence; as of ``TextModel``."""
+
+    def capacity_of(self, capacity: int | None) -> int:
+        """Tokens of a sequence that is asked for; None stands for the whole context.
+
+        Raises:
+            OptionError: below 1, or beyond the context.
+        """
+        size = self.spec.context_length if capacity is None else capacity
+        if not 1 <= size <= self.spec.context_length:
+            raise OptionError(f"capacity is {size}: expected 1 to {self.spec.context_length}, the model's context")
+        return size
+
+    def append_together(self, generations: Sequence[Generation], tokens: Sequence[int]) -> Array:
+        """Read a token of one sequence.
+
+        Raises:
+            OptionError: there are several, or none.
+            EngineError: execution failed, or it is closed.
+        """
+        return append_one(generations, tokens)
+
+    def score(self, ids: Sequence[int]) -> Array:
+        """Log-probability of every token but the first after those before it, float64, shape (len(ids) - 1,).
+
+        Raises:
+            OptionError: fewer than two ids, more than the context, or ids out of the vocabulary.
+            EngineError: execution failed, or the model is closed.
+        """
+        if not 2 <= len(ids) <= self.spec.context_length:
+            raise OptionError(f"{len(ids)} ids cannot be scored: expected 2 to {self.spec.context_length}")
+        generation = self.generation(capacity=len(ids))
+        found = []
+        try:
+            for start in range(0, len(ids) - 1, SCORED_TOKENS):
+                following = ids[start + 1 : start + 1 + SCORED_TOKENS]
+                scores = generation.append_scored(ids[start : start + len(following)])
+                found.append(log_probabilities(scores, following))
+        finally:
+            generation.close()
+        return np.concatenate(found)

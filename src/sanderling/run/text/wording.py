@@ -32,7 +32,7 @@ class Wording:
     """
 
     def __init__(self, folder: Path, spec: TextSpec) -> None:
-        self._spec = spec
+        self.spec = spec
         self._tokenizer = read_tokenizer(folder / TOKENIZER)
         self._folder = folder
         self._template: Any = None
@@ -45,8 +45,8 @@ class Wording:
         """
         check_text(text)
         ids = list(self._tokenizer.encode(text, add_special_tokens=False).ids)
-        bos = self._spec.bos_id
-        if self._spec.adds_bos and bos is not None and ids[:1] != [bos]:
+        bos = self.spec.bos_id
+        if self.spec.adds_bos and bos is not None and ids[:1] != [bos]:
             ids.insert(0, bos)
         return ids
 
@@ -64,7 +64,7 @@ class Wording:
         Raises:
             OptionError: there is no template, or it refuses the messages.
         """
-        if not self._spec.chat_template:
+        if not self.spec.chat_template:
             raise OptionError("this model has no chat template: give it a prompt as plain text")
         for message in messages:
             check_text(message.role + message.content)

@@ -21,14 +21,12 @@ from sanderling.core.machine import usable_cores
 from sanderling.core.tensor import Array
 from sanderling.model.text import TextSpec
 from sanderling.run.engines.base import Availability
-from sanderling.run.text.base import GREEDY, Generation, Message, Sampling, StreamDecoder, append_one
-from sanderling.run.text.sampling import Sampler, log_probabilities
-from sanderling.run.text.sequence import Sequenced
-from sanderling.run.text.wording import Wording
+from sanderling.run.text.base import GREEDY, Sampling
+from sanderling.run.text.sampling import Sampler
+from sanderling.run.text.sequence import Sequenced, SequencedModel
 
 GRAPH = "model.gguf"
 _BATCH = 512  # tokens of one native call
-_SCORED_TOKENS = 256  # of one call, which bounds the memory for their scores
 _HALF_BYTES = 2
 _HINT = "pip install llama-cpp-python, which compiles it for this processor"
 
@@ -57,18 +55,15 @@ class LlamaCpp:
         return LlamaCppModel(folder, spec, threads or usable_cores())
 
 
-class LlamaCppModel:
+class LlamaCppModel(SequencedModel):
     """One loaded variant. Its sequences share the weights, which stay in the file's pages."""
 
-    most_together = 1
-    most_scored = _SCORED_TOKENS
     rows_are_independent = True
 
     def __init__(self, folder: Path, spec: TextSpec, threads: int) -> None:
-        self.spec = spec
+        super().__init__(folder, spec)
         self._llama = _llama()
         self._threads = threads
-        self._wording = Wording(folder, spec)
         self._model = self._llama.llama_model_load_from_file(
             str(folder / GRAPH).encode(), self._llama.llama_model_default_params()
         )
@@ -81,30 +76,6 @@ class LlamaCppModel:
         self.token_bytes = _token_bytes(self._llama, self._model)
         self._generations: weakref.WeakSet[LlamaCppGeneration] = weakref.WeakSet()
 
-    def encode(self, text: str) -> list[int]:
-        """Ids of a text; ``spec.bos_id`` first where the model wants it and the text does not begin with it.
-
-        Raises:
-            OptionError: the text has a lone surrogate or a NUL character.
-        """
-        return self._wording.encode(text)
-
-    def decode(self, ids: Sequence[int]) -> str:
-        """Text of ids, without special tokens."""
-        return self._wording.decode(ids)
-
-    def stream_decoder(self) -> StreamDecoder:
-        """A decoder for one answer."""
-        return self._wording.stream_decoder()
-
-    def render(self, messages: Sequence[Message], *, add_generation_prompt: bool = True) -> str:
-        """The prompt of a conversation, by the model's chat template.
-
-        Raises:
-            OptionError: there is no template, or it refuses the messages.
-        """
-        return self._wording.render(messages, add_generation_prompt=add_generation_prompt)
-
     def generation(
         self, sampling: Sampling = GREEDY, *, capacity: int | None = None, schema: str = ""
     ) -> LlamaCppGeneration:
@@ -114,9 +85,7 @@ class LlamaCppModel:
             OptionError: a capacity below 1 or beyond the context, or a schema, which this adapter does not keep.
             EngineError: there is no memory for it, or the model is closed.
         """
-        size = self.spec.context_length if capacity is None else capacity
-        if not 1 <= size <= self.spec.context_length:
-            raise OptionError(f"capacity is {size}: expected 1 to {self.spec.context_length}, the model's context")
+        size = self.capacity_of(capacity)
         if schema:
             raise OptionError("llama_cpp: an answer cannot be held to a JSON schema; use a variant for ONNX Runtime")
         if self._model is None:
@@ -124,32 +93,6 @@ class LlamaCppModel:
         generation = LlamaCppGeneration(self._llama, self._model, self.spec, Sampler(sampling), size, self._threads)
         self._generations.add(generation)
         return generation
-
-    def append_together(self, generations: Sequence[Generation], tokens: Sequence[int]) -> Array:
-        """Read a token of one sequence.
-
-        Raises:
-            OptionError: there are several, or none.
-            EngineError: execution failed, or it is closed.
-        """
-        return append_one(generations, tokens)
-
-    def score(self, ids: Sequence[int]) -> Array:
-        """Log-probability of every token but the first after those before it, float64, shape (len(ids) - 1,).
-
-        Raises:
-            OptionError: fewer than two ids, more than the context, or ids out of the vocabulary.
-            EngineError: execution failed, or the model is closed.
-        """
-        if not 2 <= len(ids) <= self.spec.context_length:
-            raise OptionError(f"{len(ids)} ids cannot be scored: expected 2 to {self.spec.context_length}")
-        generation = self.generation(capacity=len(ids))
-        found = []
-        for start in range(0, len(ids) - 1, _SCORED_TOKENS):
-            following = ids[start + 1 : start + 1 + _SCORED_TOKENS]
-            found.append(log_probabilities(generation.append_scored(ids[start : start + len(following)]), following))
-        generation.close()
-        return np.concatenate(found)
 
     def close(self) -> None:
         """Close what is left of the sequences, and give the weights back."""
@@ -164,7 +107,6 @@ class LlamaCppGeneration(Sequenced):
     """One sequence, which is a context of its own."""
 
     engine = LlamaCpp.name
-    most_scored = _SCORED_TOKENS
 
     def __init__(
         self,

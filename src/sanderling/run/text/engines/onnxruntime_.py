@@ -26,14 +26,12 @@ from sanderling.core.machine import usable_cores
 from sanderling.core.tensor import Array
 from sanderling.model.text import TextSpec
 from sanderling.run.engines.base import Availability
-from sanderling.run.text.base import GREEDY, Generation, Message, Sampling, StreamDecoder, TextModel
-from sanderling.run.text.sampling import Sampler, log_probabilities
-from sanderling.run.text.sequence import Sequenced
+from sanderling.run.text.base import GREEDY, Generation, Sampling, TextModel
+from sanderling.run.text.sampling import Sampler
+from sanderling.run.text.sequence import Sequenced, SequencedModel
 from sanderling.run.text.slots import CacheTensor, Slots, neighbours
-from sanderling.run.text.wording import Wording
 
 GRAPH = "model.onnx"
-_SCORED_TOKENS = 256  # of one call, which bounds the memory for their scores
 # A call computes attention of all its tokens to all, also to those after them: two halves are less than a whole.
 _PIECE_TOKENS = 256
 _MOST_TOGETHER = 8
@@ -75,17 +73,15 @@ class OnnxRuntime:
         return OnnxRuntimeModel(folder, spec, threads or usable_cores())
 
 
-class OnnxRuntimeModel:
+class OnnxRuntimeModel(SequencedModel):
     """One loaded variant. Its sequences share the weights, and lie in slots that a call can span."""
 
     most_together = _MOST_TOGETHER
-    most_scored = _SCORED_TOKENS
 
     def __init__(self, folder: Path, spec: TextSpec, threads: int) -> None:
-        self.spec = spec
+        super().__init__(folder, spec)
         self.rows_are_independent, graph = _prepared(folder)
         self._folder, self._threads = folder, threads
-        self._wording = Wording(folder, spec)
         self._session: Any = _session(graph, folder, threads)
         self._graph = _Graph(self._session, spec, _head_size(folder))
         self.token_bytes = sum(tensor.token_bytes for tensor in self._graph.tensors)
@@ -94,30 +90,6 @@ class OnnxRuntimeModel:
         self._generations: weakref.WeakSet[OnnxRuntimeGeneration] = weakref.WeakSet()
         self._guided: TextModel | None = None
 
-    def encode(self, text: str) -> list[int]:
-        """Ids of a text; ``spec.bos_id`` first where the model wants it and the text does not begin with it.
-
-        Raises:
-            OptionError: the text has a lone surrogate or a NUL character.
-        """
-        return self._wording.encode(text)
-
-    def decode(self, ids: Sequence[int]) -> str:
-        """Text of ids, without special tokens."""
-        return self._wording.decode(ids)
-
-    def stream_decoder(self) -> StreamDecoder:
-        """A decoder for one answer."""
-        return self._wording.stream_decoder()
-
-    def render(self, messages: Sequence[Message], *, add_generation_prompt: bool = True) -> str:
-        """The prompt of a conversation, by the model's chat template.
-
-        Raises:
-            OptionError: there is no template, or it refuses the messages.
-        """
-        return self._wording.render(messages, add_generation_prompt=add_generation_prompt)
-
     def generation(self, sampling: Sampling = GREEDY, *, capacity: int | None = None, schema: str = "") -> Generation:
         """Start a sequence; one with a schema is onnxruntime-genai's, on a copy of the model that is loaded for it.
 
@@ -125,9 +97,7 @@ class OnnxRuntimeModel:
             OptionError: a capacity below 1 or beyond the context, or a schema where onnxruntime-genai is not installed.
             EngineError: there is no memory for it, or the model is closed.
         """
-        size = self.spec.context_length if capacity is None else capacity
-        if not 1 <= size <= self.spec.context_length:
-            raise OptionError(f"capacity is {size}: expected 1 to {self.spec.context_length}, the model's context")
+        size = self.capacity_of(capacity)
         with self._lock:
             self._open()
             if schema:
@@ -165,28 +135,6 @@ class OnnxRuntimeModel:
                     rows = self._read_together([own[place] for place in here], [tokens[place] for place in here])
                     found |= dict(zip(here, rows, strict=True))
         return np.stack([found[place] for place in range(len(own))])
-
-    def score(self, ids: Sequence[int]) -> Array:
-        """Log-probability of every token but the first after those before it, float64, shape (len(ids) - 1,).
-
-        Raises:
-            OptionError: fewer than two ids, more than the context, or ids out of the vocabulary.
-            EngineError: execution failed, or the model is closed.
-        """
-        if not 2 <= len(ids) <= self.spec.context_length:
-            raise OptionError(f"{len(ids)} ids cannot be scored: expected 2 to {self.spec.context_length}")
-        generation = self.generation(capacity=len(ids))
-        assert isinstance(generation, OnnxRuntimeGeneration)
-        found = []
-        try:
-            for start in range(0, len(ids) - 1, _SCORED_TOKENS):
-                following = ids[start + 1 : start + 1 + _SCORED_TOKENS]
-                found.append(
-                    log_probabilities(generation.append_scored(ids[start : start + len(following)]), following)
-                )
-        finally:
-            generation.close()
-        return np.concatenate(found)
 
     def close(self) -> None:
         """Close what is left of the sequences, and give the weights back."""
@@ -284,7 +232,6 @@ class OnnxRuntimeGeneration(Sequenced):
     """
 
     engine = OnnxRuntime.name
-    most_scored = _SCORED_TOKENS
 
     def __init__(self, model: OnnxRuntimeModel, sampler: Sampler, capacity: int, pool: Slots, slot: int) -> None:
         super().__init__(model.spec, sampler, capacity)

@@ -22,14 +22,12 @@ from sanderling.core.machine import usable_cores
 from sanderling.core.tensor import Array
 from sanderling.model.text import TextSpec
 from sanderling.run.engines.base import Availability
-from sanderling.run.text.base import GREEDY, Generation, Message, Sampling, StreamDecoder, append_one
-from sanderling.run.text.sampling import Sampler, log_probabilities
-from sanderling.run.text.sequence import Sequenced
-from sanderling.run.text.wording import Wording
+from sanderling.run.text.base import GREEDY, Sampling
+from sanderling.run.text.sampling import Sampler
+from sanderling.run.text.sequence import Sequenced, SequencedModel
 
 GRAPH = "openvino_model.xml"
 _IDS, _MASK, _POSITIONS, _BEAM, _KEPT = "input_ids", "attention_mask", "position_ids", "beam_idx", "kept_rows"
-_SCORED_TOKENS = 256  # of one call, which bounds the memory for their scores
 
 
 class OpenVino:
@@ -56,44 +54,17 @@ class OpenVino:
         return OpenVinoModel(folder, spec, threads or usable_cores())
 
 
-class OpenVinoModel:
+class OpenVinoModel(SequencedModel):
     """One loaded variant. Its sequences share the weights."""
 
-    most_together = 1
-    most_scored = _SCORED_TOKENS
     rows_are_independent = False  # calls of several tokens round them to 8 bits, those of one token do not
 
     def __init__(self, folder: Path, spec: TextSpec, threads: int) -> None:
-        self.spec = spec
-        self._wording = Wording(folder, spec)
+        super().__init__(folder, spec)
         with _translated(f"{folder} cannot be loaded", ModelError):
             self.token_bytes, self._compiled = _compile(folder / GRAPH, threads)
         self._generations: weakref.WeakSet[OpenVinoGeneration] = weakref.WeakSet()
         self._lock = threading.Lock()
-
-    def encode(self, text: str) -> list[int]:
-        """Ids of a text; ``spec.bos_id`` first where the model wants it and the text does not begin with it.
-
-        Raises:
-            OptionError: the text has a lone surrogate or a NUL character.
-        """
-        return self._wording.encode(text)
-
-    def decode(self, ids: Sequence[int]) -> str:
-        """Text of ids, without special tokens."""
-        return self._wording.decode(ids)
-
-    def stream_decoder(self) -> StreamDecoder:
-        """A decoder for one answer."""
-        return self._wording.stream_decoder()
-
-    def render(self, messages: Sequence[Message], *, add_generation_prompt: bool = True) -> str:
-        """The prompt of a conversation, by the model's chat template.
-
-        Raises:
-            OptionError: there is no template, or it refuses the messages.
-        """
-        return self._wording.render(messages, add_generation_prompt=add_generation_prompt)
 
     def generation(
         self, sampling: Sampling = GREEDY, *, capacity: int | None = None, schema: str = ""
@@ -104,9 +75,7 @@ class OpenVinoModel:
             OptionError: a capacity below 1 or beyond the context, or a schema, which this engine does not keep.
             EngineError: there is no memory for it, or the model is closed.
         """
-        size = self.spec.context_length if capacity is None else capacity
-        if not 1 <= size <= self.spec.context_length:
-            raise OptionError(f"capacity is {size}: expected 1 to {self.spec.context_length}, the model's context")
+        size = self.capacity_of(capacity)
         if schema:
             raise OptionError("openvino: an answer cannot be held to a JSON schema; use a variant for ONNX Runtime")
         if self._compiled is None:
@@ -116,32 +85,6 @@ class OpenVinoModel:
         generation = OpenVinoGeneration(request, self._lock, self.spec, Sampler(sampling), size)
         self._generations.add(generation)
         return generation
-
-    def append_together(self, generations: Sequence[Generation], tokens: Sequence[int]) -> Array:
-        """Read a token of one sequence.
-
-        Raises:
-            OptionError: there are several, or none.
-            EngineError: execution failed, or it is closed.
-        """
-        return append_one(generations, tokens)
-
-    def score(self, ids: Sequence[int]) -> Array:
-        """Log-probability of every token but the first after those before it, float64, shape (len(ids) - 1,).
-
-        Raises:
-            OptionError: fewer than two ids, more than the context, or ids out of the vocabulary.
-            EngineError: execution failed, or the model is closed.
-        """
-        if not 2 <= len(ids) <= self.spec.context_length:
-            raise OptionError(f"{len(ids)} ids cannot be scored: expected 2 to {self.spec.context_length}")
-        generation = self.generation(capacity=len(ids))
-        found = []
-        for start in range(0, len(ids) - 1, _SCORED_TOKENS):
-            following = ids[start + 1 : start + 1 + _SCORED_TOKENS]
-            found.append(log_probabilities(generation.append_scored(ids[start : start + len(following)]), following))
-        generation.close()
-        return np.concatenate(found)
 
     def close(self) -> None:
         """Close what is left of the sequences, and give the weights back."""
@@ -154,7 +97,6 @@ class OpenVinoGeneration(Sequenced):
     """One sequence, whose keys and values are the state of a request."""
 
     engine = OpenVino.name
-    most_scored = _SCORED_TOKENS
 
     def __init__(self, request: Any, lock: threading.Lock, spec: TextSpec, sampler: Sampler, capacity: int) -> None:  # noqa: ANN401 - untyped
         super().__init__(spec, sampler, capacity)
