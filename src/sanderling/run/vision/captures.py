@@ -61,15 +61,18 @@ class VideoSource:
         self.fps: float | None = _rate(self._capture)
         self.count: int | None = _count(self._capture)
         self._closed = False
+        self._reading = threading.Lock()  # OpenCV must not release what another thread reads
 
     def __iter__(self) -> Iterator[Frame]:
         """The frames, each whole; those that cannot be decoded are left out."""
         index, read, ruined = 0, 0, 0
         clock = _Clock(self._capture, self.fps)
         while not self._closed:
-            good, pixels = self._capture.read()
+            with self._reading:
+                good, pixels = self._capture.read()
+                at_s = clock.tell(index) if good else 0.0
             if good and pixels is not None and pixels.size:
-                yield _frame(pixels, index, clock.tell(index), self.name)
+                yield _frame(pixels, index, at_s, self.name)
                 read, ruined = read + 1, 0
             elif self.count is not None and index + 1 < self.count and ruined < _RUINED_READS:
                 ruined += 1
@@ -102,7 +105,8 @@ class VideoSource:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-        self._capture.release()
+        with self._reading:
+            self._capture.release()
 
 
 class _Clock:
@@ -151,7 +155,7 @@ class LiveSource:
         self._address, self._progress, self._patience_s = address, progress, patience_s
         self._open = open_capture or _opened
         self._ended = threading.Event()
-        self._reading = threading.Lock()  # OpenCV must not release what another thread reads
+        self._reading = threading.Lock()  # as of a video
         self._capture = self._open(address)
         if not self._capture.isOpened():
             self._capture.release()
@@ -186,7 +190,8 @@ class LiveSource:
             Event(kind="camera-lost", subject=self.name, reason="it gives no frames; it is looked for")
         )
         while True:
-            self._capture.release()
+            with self._reading:
+                self._capture.release()
             left_s = self._patience_s - (time.monotonic() - lost_s)
             if left_s <= 0:
                 raise UnavailableError(
@@ -197,6 +202,8 @@ class LiveSource:
             tries += 1
             wait_s = min(2 * wait_s, LONGEST_WAIT_S)
             with self._reading:
+                if self._ended.is_set():  # nobody would let go of it
+                    return False
                 self._capture = self._open(self._address)
             if self._capture.isOpened():
                 reason = f"after {time.monotonic() - lost_s:.1f} s and {tries} tries"

@@ -103,6 +103,29 @@ def test_video_of_a_varying_rate_gives_each_frame_its_own_time(tmp_path, told, m
     assert told.events == []
 
 
+def test_video_is_not_let_go_of_while_a_thread_reads_it(tmp_path, told, monkeypatch):
+    reading, go_on, released = threading.Event(), threading.Event(), []
+
+    class Slow(FakeCapture):
+        def read(self):
+            reading.set()
+            go_on.wait(10)
+            return super().read()
+
+        def release(self):
+            released.append(go_on.is_set())
+
+    (tmp_path / "a.mp4").write_bytes(b"video")
+    monkeypatch.setattr(captures, "_opened", lambda _: Slow(numbered(3)))
+    with VideoSource(tmp_path / "a.mp4", told) as source:
+        thread = threading.Thread(target=lambda: list(source))
+        thread.start()
+        assert reading.wait(10)
+        threading.Timer(0.05, go_on.set).start()
+    thread.join(10)
+    assert released == [True]
+
+
 def test_video_goes_on_after_frames_that_are_ruined(tmp_path, told, monkeypatch):
     class Ruined(FakeCapture):
         def read(self):
@@ -196,6 +219,16 @@ def test_video_behind_a_url_ends(tmp_path, told):
         server.shutdown()
     assert [number_of(frame.pixels) for frame in found] == list(range(8))
     assert told.events == []
+
+
+def test_camera_that_was_closed_is_not_opened_again(told, monkeypatch):
+    opened = []
+    source = LiveSource(
+        "camera:0", 0, told, open_capture=lambda _: opened.append(FakeCapture([], opens=not opened)) or opened[-1]
+    )
+    monkeypatch.setattr(source._ended, "wait", lambda _: source.close())  # just after the wait is over
+    assert list(source) == []
+    assert len(opened) == 1
 
 
 def test_closing_ends_a_search_at_once(told):
