@@ -81,6 +81,19 @@ def saving(target: Path, *, fps: float | None, progress: Progress, live: bool = 
             video.end()
         if not scratch.is_file():
             raise OutputError(f"{target} was not written: there was no frame")
+        _check_whole(scratch, target, pace.written)
+
+
+def _check_whole(file: Path, target: Path, written: int) -> None:
+    """Look at what was written: OpenCV says nothing when a disk is full."""
+    cv2 = opencv()
+    made = cv2.VideoCapture(str(file), cv2.CAP_FFMPEG)
+    count = made.get(cv2.CAP_PROP_FRAME_COUNT) if made.isOpened() else 0
+    made.set(cv2.CAP_PROP_POS_FRAMES, max(written - 2, 0))
+    ends, _ = made.read()
+    made.release()
+    if count < written - 1 or not ends:
+        raise OutputError(f"cannot write {target}: the video is not whole; is there room on the disk? Nothing was kept")
 
 
 class _Pictures:
@@ -99,29 +112,34 @@ class _Pictures:
 
 
 class _Pace:
-    """How long frames are shown, so that a video of what was not dropped is as fast as its source."""
+    """How long frames are shown, so that a video of what was not dropped is as fast as its source.
+
+    Attributes:
+        fps: of the video.
+        written: frames of it so far.
+    """
 
     def __init__(self, fps: float, *, by_clock: bool, by_index: bool) -> None:
         self.fps = fps
         self._by_clock, self._by_index = by_clock, by_index
-        self._written = 0
+        self.written = 0
         self._start_s = 0.0
         self._next = 0
 
     def missing(self, frame: Frame) -> int:
         """How often the frame before this one, which is written next, has to be written once more."""
-        if not self._written:
+        if not self.written:
             self._start_s = frame.timestamp_s
         count = 0
         if self._by_clock:
-            count = round((frame.timestamp_s - self._start_s) * self.fps) - self._written
-        elif self._by_index and self._written:
+            count = round((frame.timestamp_s - self._start_s) * self.fps) - self.written
+        elif self._by_index and self.written:
             count = frame.index - self._next
         if count > _LONGEST_HOLD_S * self.fps:  # nobody wants to see a still for so long
-            self._start_s = frame.timestamp_s - self._written / self.fps
+            self._start_s = frame.timestamp_s - self.written / self.fps
             count = 0
         count = max(count, 0)
-        self._written += count + 1
+        self.written += count + 1
         self._next = frame.index + 1
         return count
 

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import sys
+
 import numpy as np
 import pytest
 from PIL import Image
@@ -65,6 +67,25 @@ def test_nothing_is_left_of_what_failed(tmp_path, told, name):
     with pytest.raises(KeyboardInterrupt):
         fail()
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="limits the size of files")
+@pytest.mark.parametrize("name", ["out.mp4", "out.avi", "out.mkv"])
+def test_full_disk_keeps_the_video_that_was_there(tmp_path, told, name):
+    import resource
+    import signal
+
+    (tmp_path / name).write_bytes(b"older")
+    random = np.random.default_rng(0)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # as Python has it, but for what a test before may have changed
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (30_000, before[1]))
+        with pytest.raises(OutputError, match="is there room on the disk"):
+            write_all(tmp_path / name, random.integers(0, 256, (40, 96, 128, 3)).astype(np.uint8), told)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert [(file.name, file.read_bytes()) for file in tmp_path.iterdir()] == [(name, b"older")]
 
 
 def test_video_without_frames_is_refused(tmp_path, told):
