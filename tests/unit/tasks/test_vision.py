@@ -119,6 +119,8 @@ def test_detector_numbers_objects_through_a_stream(square_package, tmp_path):
         Image.fromarray(squares((4 * index, 8, 0), (48 - 4 * index, 40, 0))).save(tmp_path / f"{index}.png")
     with Detector(square_package, rules=DetectionRules(least_score=0.9)) as detector:
         outcomes = list(detector.stream(tmp_path, track=True, draw=True))
+        named = [tmp_path / "0.png", tmp_path / "3.png"]
+        assert [outcome.frame.name for outcome in detector.stream(named)] == list(map(str, named))
     assert [len(outcome.value) for outcome in outcomes] == [2] * 6
     tracks = [{each.track: each.box[0] for each in outcome.value} for outcome in outcomes]
     assert [track[1] for track in tracks] in ([4 * i for i in range(6)], [48 - 4 * i for i in range(6)])
