@@ -187,6 +187,99 @@ class TiedLlama(Llama):
         self.lm_head.weight = self.embed.weight
 
 
+class TwoHeads(nn.Module):
+    """Gives a dictionary; what comes last is no head of what comes first."""
+
+    def __init__(self):
+        super().__init__()
+        self.body, self.scores, self.other = nn.Conv2d(1, 6, 3), nn.Linear(6, 5), nn.Linear(6, 2)
+
+    def forward(self, x):
+        inner = F.gelu(self.body(x)).mean((2, 3))
+        return {"scores": self.scores(inner), "other": self.other(inner)}
+
+
+def two_heads():
+    return seeded(TwoHeads())
+
+
+class Frames(nn.Module):
+    """Takes all frames of all samples as rows before it takes their mean."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second, self.last = nn.Linear(10, 32), nn.Linear(32, 6), nn.Linear(6, 5)
+
+    def forward(self, x):
+        count, frames, width = x.shape
+        inner = F.relu(self.second(F.relu(self.first(x.reshape(count * frames, width)))))
+        return self.last(inner.reshape(count, frames, 6).mean(1))
+
+
+def frames():
+    return seeded(Frames())
+
+
+class Centred(nn.Module):
+    """Takes the mean of its batch away: no sample is alone."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(12, 32), nn.Linear(32, 5)
+
+    def forward(self, x):
+        inner = F.relu(self.first(x.flatten(1)))
+        return self.last(inner - inner.mean(0, keepdim=True))
+
+
+def centred():
+    return seeded(Centred())
+
+
+class Waves(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Conv1d(3, 8, 5, stride=2, padding=2), nn.Conv1d(8, 12, 3, dilation=2, groups=4)
+        self.na, self.nb, self.last = nn.GroupNorm(2, 8), nn.GroupNorm(3, 12), nn.Linear(12, 5)
+
+    def forward(self, x):
+        x = F.gelu(self.na(self.a(x)))
+        return self.last(F.gelu(self.nb(self.b(x)), approximate="tanh").mean(-1))
+
+
+def waves():
+    return seeded(Waves())
+
+
+class Pair(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.one, self.two, self.last = nn.Linear(6, 8), nn.Linear(4, 8), nn.Linear(16, 5)
+
+    def forward(self, x, y):
+        a, b = torch.tanh(self.one(x)), F.silu(self.two(y))
+        return self.last(torch.cat([a * b, a - b], 1))
+
+
+class Chunks(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.wide, self.last = nn.Linear(12, 24), nn.Linear(8, 5)
+
+    def forward(self, x):
+        a, b, c = self.wide(x.flatten(1)).chunk(3, -1)
+        d, e = self.wide(2 * x.flatten(1)).split([8, 16], -1)
+        return self.last(a * torch.tanh(b) + c * d + F.glu(e))
+
+
+def chunks():
+    return seeded(Chunks())
+
+
+def pair():
+    return seeded(Pair())
+
+
 def tied_llama():
     return seeded(TiedLlama())
 
@@ -200,6 +293,12 @@ INPUTS = {
     "mobilenet_v3": PICTURE,
     "bert": (f"ids=1,{TOKENS}:int64", f"mask=1,{TOKENS}:int64"),
     "llama": (f"ids=1,{TOKENS}:int64",),
+    "two_heads": PICTURE,
+    "frames": ("x=1,5,10",),
+    "centred": ("x=1,3,4",),
+    "waves": ("x=1,3,33",),
+    "chunks": ("x=1,3,4",),
+    "pair": ("x=1,6", "y=1,4"),
     "tied_llama": (f"ids=1,{TOKENS}:int64",),
 }
 

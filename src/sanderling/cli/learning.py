@@ -301,7 +301,8 @@ def _show_run(console: Console, task: Path, result: FitResult) -> None:
     for place, loss in enumerate(result.losses):
         found = result.evaluations[place] if place < len(result.evaluations) else None
         accuracy = f"{100 * found.accuracy:.1f} %" if found is not None and found.accuracy is not None else "–"
-        rows.append([str(first + place), f"{loss:.4g}", f"{found.loss:.4g}" if found else "–", accuracy])
+        told = f"{loss:.4g}" if loss is not None else "–"
+        rows.append([str(first + place), told, f"{found.loss:.4g}" if found else "–", accuracy])
     if rows:
         console.print(table([("epoch", True), ("loss", True), ("evaluation", True), ("accuracy", True)], rows))
     told = f"{result.updates} updates on {result.samples} samples"

@@ -72,6 +72,7 @@ class Progressed(_Record):
         settings: of the optimiser, with the learning rate, the schedule, clipping and accumulation.
         seed: of the order of samples.
         updates: that were made.
+        optimizer_begun_at: updates after which the optimiser's arrays began at zero.
         epoch: that is under way, from 0.
         batch: micro-batches of it that are done.
         batch_size: rows of a micro-batch.
@@ -81,6 +82,7 @@ class Progressed(_Record):
         data_sha256: of the data; None where privacy forbids to keep it.
         samples: in the data.
         best: evaluation so far.
+        evaluation_sha256: of the data that ``best`` was found on; None without any.
         worse: evaluations in a row that were no better.
         finished: whether all epochs were done, or stopping early ended them.
         privacy: None where there is none.
@@ -91,6 +93,7 @@ class Progressed(_Record):
     settings: dict[str, Any]
     seed: int
     updates: int = 0
+    optimizer_begun_at: int = 0
     epoch: int = 0
     batch: int = 0
     batch_size: int = 0
@@ -100,6 +103,7 @@ class Progressed(_Record):
     data_sha256: str | None = None
     samples: int | None = None
     best: Best | None = None
+    evaluation_sha256: str | None = None
     worse: int = 0
     finished: bool = False
     privacy: Privacy | None = None

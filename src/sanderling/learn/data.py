@@ -99,9 +99,18 @@ def read_data(
     reader = SampleReader(inputs, manifest.preprocessing, manifest.labels, progress, manifest.sound)
     if path.suffix == ".npz" and path.is_file() and manifest.preprocessing is None:
         return from_arrays(spec, read_npz(path), progress, name=str(path), labels=manifest.labels)
+    if path.suffix != ".npz" and path.exists() and manifest.preprocessing is None and manifest.sound is None:
+        raise DataError(
+            f"{path} holds files, but the task does not say how they become its input: give an .npz, or prepare the "
+            "task with --preprocess"
+        )
     samples = reader.read(path)
     if samples.labels is None:
-        raise DataError(f"{path} has no labels: give a folder for each class, a CSV with path,label, or an .npz")
+        known = ", ".join((manifest.labels or ("0", "1", "2"))[:_SHOWN])
+        raise DataError(
+            f"{path} has no labels: give a folder for each class with a name that the task knows ({known}, …; prepare "
+            "it with --labels for others), a CSV with path,label, or an .npz"
+        )
     return _checked(spec, samples, samples.labels, progress, str(path), manifest.labels)
 
 

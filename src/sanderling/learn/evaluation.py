@@ -13,12 +13,14 @@ from sanderling.core.tensor import Array, Feeds
 from sanderling.learn.data import Dataset
 from sanderling.learn.gates import OPEN, Gate
 from sanderling.learn.graphs import named
-from sanderling.learn.sampling import micro_batches
+from sanderling.learn.sampling import epoch_order, micro_batches
 from sanderling.learn.task import Task
 from sanderling.model.learning import LABEL, LossSpec
 from sanderling.run.engines.base import Executable
 
 _ROWS = 64
+_SEED = 0  # always the same order, so that evaluations can be compared
+_PLANE_RANK = 3  # of labels (N, H, W)
 
 
 class Evaluation(BaseModel):
@@ -52,7 +54,11 @@ def evaluate(
         EngineError: the engine failed.
     """
     fixed = task.batch_rows
-    pieces = micro_batches(np.arange(len(data)), fixed or _ROWS, is_fixed=fixed is not None)
+    order = np.arange(len(data))
+    if not task.spec.loss.separable or fixed is not None:
+        # files lie in folders of their classes: samples that are compared, or left out, must not be of one class alone
+        order = epoch_order(len(data), seed=_SEED, epoch=0)
+    pieces = micro_batches(order, fixed or _ROWS, is_fixed=fixed is not None)
     seen = sum(map(len, pieces))
     if not seen:
         raise DataError(f"{len(data)} samples are too few to evaluate: the task takes {fixed} at once")
@@ -97,7 +103,7 @@ def count_right(loss: LossSpec, scores: Array, labels: Array) -> tuple[int, int]
         return int(((scores.reshape(labels.shape) > 0) == (labels > 0.5)).sum()), labels.size
     if loss.kind != "cross_entropy" or scores.ndim != labels.ndim + 1:
         return None
-    if scores.shape[:-1] != labels.shape:
+    if labels.ndim >= _PLANE_RANK:  # pictures have their classes on axis 1, whatever their sizes
         scores = np.moveaxis(scores, 1, -1)
     if loss.shift:
         scores, labels = scores[:, :-1], labels[:, 1:]

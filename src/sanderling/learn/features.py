@@ -115,6 +115,8 @@ def _compute(task: Task, cut: FeatureCut, data: TrainingData, folder: Path, prog
             found = {name: array[: len(indices)] for name, array in made[0].items()}
             for spec, file in zip(cut.tensors, files, strict=True):
                 array = np.ascontiguousarray(found[spec.name])
+                if len(array) != len(indices):
+                    raise EngineError(f"features '{spec.name}' have {len(array)} rows for {len(indices)} samples")
                 if not np.isfinite(array).all():
                     raise DataError(
                         f"features '{spec.name}' of {data.names(indices)} are not finite: look at these samples"
@@ -154,7 +156,9 @@ def _key(task: Task, cut: FeatureCut, data: TrainingData) -> str:
     entry = task.package.manifest.files.get(cut.features)
     if entry is None:
         raise EngineError(f"the task has no file '{cut.features}'")
-    parts = [task.spec.fingerprint, entry.sha256, data.sha256, task.engine, version]
+    # data are hashed as they were read: what makes the model's input of them is part of what was computed
+    preprocessing = None if data.samples.preprocessing is None else data.samples.preprocessing.model_dump(mode="json")
+    parts = [task.spec.fingerprint, entry.sha256, data.sha256, preprocessing, task.engine, version]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
 
 

@@ -22,6 +22,7 @@ from sanderling.core.errors import DataError, EngineError, OptionError, Unavaila
 from sanderling.core.progress import Event, Progress, Silent
 from sanderling.core.tensor import Array
 from sanderling.learn.data import read_data
+from sanderling.learn.running import parse_optimizer
 from sanderling.learn.trainer import Trainer
 from sanderling.run.environments import Environment, import_path
 
@@ -53,7 +54,7 @@ class FederatedOptions:
         evaluation: data that the server's evaluations are made on; ``data`` itself by default.
         epochs: of each round.
         batch: samples of a micro-batch.
-        optimizer: begins anew in each round.
+        optimizer: with settings as ``adamw:weight_decay=0.1``; begins anew in each round.
         learning_rate: the highest; the optimiser's own by default.
         accumulate: micro-batches of an update.
         seed: of the order of samples; each round has another order.
@@ -97,9 +98,11 @@ class LocalTraining:
         self._progress = progress or Silent()
         self.options = options
         self.rounds = Rounds()
+        kind, settings = parse_optimizer(options.optimizer)
         self.trainer = Trainer(
             options.task,
-            optimizer=options.optimizer,
+            optimizer=kind,
+            settings=settings,
             learning_rate=options.learning_rate,
             accumulate=options.accumulate,
             seed=options.seed,
@@ -130,10 +133,11 @@ class LocalTraining:
         self.trainer.options = replace(self.trainer.options, seed=self.options.seed + self.rounds.fits)
         result = self.trainer.fit(self._data, epochs=self.options.epochs, batch=self.options.batch)
         self.rounds.fits += 1
-        self.rounds.loss = result.losses[-1]
-        reason = f"{result.updates} updates on {len(self._data)} samples, loss {result.losses[-1]:.4g}"
+        self.rounds.loss = loss = result.losses[-1]
+        told = "no label counts" if loss is None else f"loss {loss:.4g}"
+        reason = f"{result.updates} updates on {len(self._data)} samples, {told}"
         self._progress.event(Event(kind="round", subject=str(self.rounds.fits), reason=reason))
-        return self.parameters(), len(self._data), {"loss": result.losses[-1]}
+        return self.parameters(), len(self._data), {} if loss is None else {"loss": loss}
 
     def evaluate(self, arrays: Sequence[Array]) -> tuple[float, int, dict[str, float]]:
         """Evaluate the server's values; returns the loss, the number of samples, and accuracy where there is one."""
@@ -204,6 +208,8 @@ def join(options: FederatedOptions, progress: Progress | None = None) -> Rounds:
         EngineError: Flower's own process failed.
     """
     progress = progress or Silent()
+    if options.root_certificates and not Path(options.root_certificates).is_file():
+        raise OptionError(f"--root-certificates {options.root_certificates} is no file: expected certificates as PEM")
     if find_spec("flwr") is not None:
         return _join_here(options, progress)
     python = ENVIRONMENT.python

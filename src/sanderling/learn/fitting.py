@@ -33,7 +33,7 @@ from sanderling.learn.sampling import Indices, epoch_order, micro_batches
 if TYPE_CHECKING:
     from sanderling.learn.trainer import Trainer
 
-_CARRIED = ("best", "worse", "finished", "privacy")
+_CARRIED = ("best", "evaluation_sha256", "worse", "finished", "privacy")
 _EVALUATION_SEED = 1_000_003  # apart from the seeds of the epochs' orders
 
 
@@ -73,7 +73,7 @@ class FitResult(BaseModel):
         updates: in all.
         epochs: in all.
         samples: in the data.
-        losses: mean of each epoch of this run.
+        losses: mean of each epoch, over what this run took of it; None where that was nothing.
         evaluations: after each epoch of this run.
         best: evaluation, of all runs.
         stopped_early: whether there was no gain any more.
@@ -88,7 +88,7 @@ class FitResult(BaseModel):
     updates: int
     epochs: int
     samples: int
-    losses: tuple[float, ...]
+    losses: tuple[float | None, ...]
     evaluations: tuple[Evaluation, ...]
     best: Best | None
     stopped_early: bool
@@ -118,7 +118,7 @@ class _Run:
             reason = f"{fixed} samples at once, whatever was asked for ({options.batch})"
             trainer.progress.event(Event(kind="batch-fixed", subject=trainer.task.package.manifest.name, reason=reason))
         self.path = Path(options.checkpoint) if options.checkpoint is not None else None
-        self.losses: list[float] = []
+        self.losses: list[float | None] = []
         self.evaluations: list[Evaluation] = []
         self.resumed_from = 0
         self.saved_at = -1
@@ -184,11 +184,25 @@ class _Run:
         if differing:
             self._tell("settings-changed", self.path_name, f"{', '.join(differing)} differ from before the checkpoint")
         epoch, batch = found.epoch, found.batch
-        if (found.seed, found.batch_size) != (asked.seed, asked.batch_size) and batch:
-            self._tell("epoch-repeated", self.path_name, "another seed or batch: the epoch under way begins anew")
+        other = (found.seed, found.batch_size) != (asked.seed, asked.batch_size)
+        if self.options.privacy is not None:  # places in an epoch are updates then
+            other = other or found.settings.get("accumulate") != asked.settings["accumulate"]
+        if other and batch:
+            reason = "another seed, batch or number of micro-batches: the epoch under way begins anew"
+            self._tell("epoch-repeated", self.path_name, reason)
+            self.trainer.drop_pending()  # its samples come again
             batch = 0
         self.standing = asked
         self._stand(epoch=epoch, batch=batch, **{name: getattr(found, name) for name in _CARRIED})
+        self._hold_out_anew()
+
+    def _hold_out_anew(self) -> None:
+        """A loss on other data says nothing about which parameters are better."""
+        before = self.standing.evaluation_sha256
+        if self.held_out is None or before is None or before == self.held_out.sha256:
+            return
+        self._tell("evaluation-changed", self.path_name, "the best parameters are looked for anew")
+        self._stand(best=None, evaluation_sha256=None, worse=0)
 
     @property
     def path_name(self) -> str:
@@ -219,8 +233,8 @@ class _Run:
             self.save()
         return self._result(stopped=stopped)
 
-    def _epoch(self) -> float:
-        """Train through the rest of an epoch; returns its mean loss."""
+    def _epoch(self) -> float | None:
+        """Train through the rest of an epoch; returns the mean loss of that rest, None where nothing was left."""
         if self.ledger is not None:
             return self._private_epoch(self.ledger)
         loss_sum, weight_sum = 0.0, 0.0
@@ -236,14 +250,14 @@ class _Run:
                 self._update(indices, place)
                 self.save_in_time()
             self.trainer.progress.advance()
-        return loss_sum / weight_sum if weight_sum else 0.0
+        return loss_sum / weight_sum if weight_sum else None
 
     def _is_due(self, place: int, last: int) -> bool:
         """Whether what was accumulated is to be used now."""
         pending = self.trainer.pending
         return pending >= self.trainer.options.accumulate or (pending > 0 and place == last)
 
-    def _private_epoch(self, ledger: Ledger) -> float:
+    def _private_epoch(self, ledger: Ledger) -> float | None:
         ledger.begin(steps=(self.options.epochs - self.standing.epoch) * ledger.steps_each - self.standing.batch)
         losses: list[float | None] = []
         for place in range(self.standing.batch + 1, ledger.steps_each + 1):
@@ -251,7 +265,8 @@ class _Run:
             self._stand(batch=place)
             self.save_in_time()
             self.trainer.progress.advance()
-        return float(np.mean([loss for loss in losses if loss is not None] or [0.0]))
+        known = [loss for loss in losses if loss is not None]
+        return float(np.mean(known)) if known else None
 
     def _step(self, indices: Indices, place: int) -> Step:
         found: list[Step] = []
@@ -318,7 +333,7 @@ class _Run:
             best = Best(
                 loss=found.loss, accuracy=found.accuracy, update=self.trainer.updates, epoch=self.standing.epoch
             )
-            self._stand(best=best, worse=0)
+            self._stand(best=best, worse=0, evaluation_sha256=self.held_out.sha256)
             if self.path is not None:
                 self._account()
                 write_checkpoint(
@@ -397,6 +412,8 @@ def _check(trainer: Trainer, options: FitOptions) -> None:
         raise OptionError("epochs and batch must be at least 1, save_every and patience at least 0")
     if not 0 <= options.holdout < 1 or not math.isfinite(options.holdout):
         raise OptionError(f"holdout is {options.holdout:g}: expected a share from 0 to below 1")
+    if options.evaluation is not None and options.holdout:
+        raise OptionError("--eval and --holdout both say what is evaluated on: give one of them")
     if options.patience and options.evaluation is None and not options.holdout:
         raise OptionError("stopping early needs data to evaluate on: give --eval DATA or --holdout 0.1")
     if (options.privacy is not None) != trainer.is_private:

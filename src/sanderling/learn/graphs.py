@@ -117,11 +117,13 @@ class OptimizerState:
         parameters: current values.
         states: arrays by prefix and name, such as ``states["m"]["fc.weight"]``.
         updates: that were made.
+        begun_at: updates after which the optimiser's arrays began at zero; its own count starts there.
     """
 
     parameters: Arrays
     states: dict[str, Arrays]
     updates: int = 0
+    begun_at: int = 0
 
 
 @dataclass
@@ -161,7 +163,8 @@ class UpdateGraph:
         if self._spare is None:
             self._spare = self.new_state(_zeros_like(state.parameters))
         spare = self._spare
-        scalars = {"lr": rate, "grad_scale": grad_scale, "clip_norm": clip_norm, "step": float(state.updates + 1)}
+        step = float(state.updates - state.begun_at + 1)  # of the optimiser: what it corrects its means by
+        scalars = {"lr": rate, "grad_scale": grad_scale, "clip_norm": clip_norm, "step": step}
         feeds = {name: scalar(value) for name, value in {**self.settings, **scalars}.items()}
         feeds |= {**named("param", state.parameters), **named("grad", gradients)}
         outputs = {"grad_norm": scalar(0), **named("param.out", spare.parameters)}

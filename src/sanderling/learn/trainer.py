@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from sanderling.learn.fitting import FitOptions, FitResult
 
 RATES = {"adamw": 1e-3, "sgd": 1e-2}
+_BELOW = {"momentum": 1.0, "beta1": 1.0, "beta2": 1.0, "dampening": 1.0}  # from there on nothing new counts, or grows
 
 
 @dataclass(frozen=True)
@@ -175,12 +176,16 @@ class Trainer:
             TensorError: an input does not fit.
             DataError: a label does not fit, or is out of range.
             NotMetError: loss or gradients are not finite; parameters are as they were before.
-            OptionError: the trainer is private: its samples are chosen by ``fit``.
+            OptionError: the trainer is private: its samples are chosen by ``fit``; or its cosine has no length.
         """
         if self.account is not None and not self.is_private:
             raise OptionError("these parameters were trained with privacy: a step without would void it")
         if self.is_private:
             raise OptionError("a private trainer chooses its samples itself, so that they can be counted: use fit")
+        if self.options.schedule.kind == "cosine" and not self.options.schedule.steps:
+            raise OptionError(
+                "single steps do not tell a cosine where it ends: give schedule='cosine:steps=N', or use fit"
+            )
         loss = self.accumulate(self._checked(batch)).loss
         if self._gradients.micro_batches >= self.options.accumulate:
             self.update()
@@ -300,12 +305,13 @@ class Trainer:
                     f"{path} was made with optimizer {progress.optimizer}, this trainer has {self.options.optimizer}: "
                     "give the same"
                 )
-            states = found.states
+            states, begun_at = found.states, progress.optimizer_begun_at
         else:
             reason = f"{path} holds parameters alone: the optimiser begins anew"
             self.progress.event(Event(kind="optimizer-reset", subject=Path(path).name, reason=reason))
             states = {kind: zeros(self.spec.parameters) for kind in self.state.states}
-        self.state = OptimizerState(found.parameters, states, progress.updates)
+            begun_at = progress.updates
+        self.state = OptimizerState(found.parameters, states, progress.updates, begun_at)
         self._gradients = Gradients(
             found.sums or zeros(self.spec.parameters), progress.weight, progress.loss_sum, progress.micro_batches
         )
@@ -331,6 +337,10 @@ class Trainer:
     def restart_optimizer(self) -> None:
         """Keep the parameters, and forget everything else."""
         self.state = self._update.new_state(self.state.parameters)
+        self._forget()
+
+    def drop_pending(self) -> None:
+        """Forget the micro-batches that are accumulated and not yet used."""
         self._forget()
 
     def add_to_sums(self, arrays: Mapping[str, Array]) -> None:
@@ -373,6 +383,7 @@ class Trainer:
         return known.model_copy(
             update={
                 "updates": self.state.updates,
+                "optimizer_begun_at": self.state.begun_at,
                 "weight": gathered.weight,
                 "loss_sum": gathered.loss_sum,
                 "micro_batches": gathered.micro_batches,
@@ -389,6 +400,7 @@ class Trainer:
         if unknown:
             known = ", ".join(graph.settings) or "none"
             raise OptionError(f"optimizer {graph.kind} has no setting '{unknown[0]}': available are {known}")
+        _check_settings(graph.kind, given)
         # an update is short and bound by memory: threads would cost more than they bring
         return UpdateGraph(graph, self.task.load(graph.file, threads=1), {**graph.settings, **given})
 
@@ -424,6 +436,14 @@ class Trainer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _check_settings(kind: OptimizerKind, given: Mapping[str, float]) -> None:
+    for name, value in given.items():
+        most = _BELOW.get(name, math.inf)
+        if not 0 <= value < most:
+            told = "0 or more" if most == math.inf else f"0 to below {most:g}"
+            raise OptionError(f"optimizer {kind}: {name} is {value:g}: expected {told}")
 
 
 def _check(options: TrainerOptions) -> None:

@@ -3,6 +3,7 @@ import pytest
 
 from sanderling.core.errors import DataError
 from sanderling.learn.data import from_arrays, read_data
+from sanderling.model.preprocessing import Preprocessing
 from tests.learning_tasks import dataset
 
 
@@ -77,3 +78,21 @@ def test_data_that_does_not_fit_is_refused(task_of, tmp_path, change, says):
 def test_missing_data_is_refused(task_of, tmp_path):
     with pytest.raises(DataError, match="does not exist"):
         read_data(*task_of, tmp_path / "none.npz")
+
+
+def test_folder_that_the_task_cannot_read_is_told_in_words_of_this_command(task_of, tmp_path):
+    (tmp_path / "apple").mkdir()
+    (tmp_path / "apple" / "a.png").write_bytes(b"")
+    with pytest.raises(DataError, match=r"prepare the task with --preprocess"):
+        read_data(*task_of, tmp_path)
+
+
+def test_folders_of_unknown_names_are_told_which_names_are_known(task_of, tmp_path):
+    from PIL import Image
+
+    (tmp_path / "apple").mkdir()
+    Image.fromarray(np.zeros((8, 8, 3), np.uint8)).save(tmp_path / "apple" / "a.png")
+    spec, manifest = task_of
+    given = Preprocessing(height=8, width=8, resize="stretch")
+    with pytest.raises(DataError, match=r"a name that the task knows \(bee, cat, …; prepare it with --labels"):
+        read_data(spec, manifest.model_copy(update={"preprocessing": given, "labels": ("bee", "cat")}), tmp_path)

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -7,6 +9,7 @@ from sanderling.learn.data import from_arrays
 from sanderling.learn.features import cached_features
 from sanderling.learn.fitting import FitOptions
 from sanderling.learn.running import RunOptions, run
+from sanderling.model.preprocessing import Preprocessing
 from tests.learning_tasks import dataset, make_task, weights
 
 
@@ -38,6 +41,22 @@ def test_features_are_computed_once_for_the_same_data(trainer, recorder, monkeyp
 
     assert len(computed) == 2
     assert [event.kind for event in recorder.events].count("features-reused") == 2
+
+
+def test_features_of_other_preprocessing_are_computed_anew(trainer):
+    """Pictures are hashed as they were read; what is made of them is the task's."""
+    data = from_arrays(trainer.spec, dataset(4))
+    kinds = (
+        None,
+        *(Preprocessing(height=8, width=8, resize="stretch", mean=(mean, mean, mean)) for mean in (0.0, 0.5)),
+    )
+    keys = {
+        features._key(
+            trainer.task, trainer.spec.features, replace(data, samples=replace(data.samples, preprocessing=p))
+        )
+        for p in kinds
+    }
+    assert len(keys) == 3
 
 
 def test_training_on_features_is_training(new_trainer, trainer):

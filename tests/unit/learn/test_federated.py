@@ -1,4 +1,5 @@
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -80,3 +81,16 @@ def test_missing_flower_is_told_with_the_command(monkeypatch):
 
     with pytest.raises(UnavailableError, match="sanderling devices --install flower"):
         join(FederatedOptions("127.0.0.1:1", "t.sdl", "d"))
+
+
+def test_settings_of_the_optimizer_are_read_and_wrong_certificates_refused(task, tmp_path):
+    np.savez(tmp_path / "d.npz", **dataset(20))
+    options = FederatedOptions("127.0.0.1:1", str(task), str(tmp_path / "d.npz"), optimizer="adamw:weight_decay=0.5")
+
+    training = LocalTraining(options)
+    try:
+        assert training.trainer.settings()["weight_decay"] == 0.5
+    finally:
+        training.close()
+    with pytest.raises(OptionError, match=r"none\.pem is no file"):
+        join(replace(options, root_certificates=str(tmp_path / "none.pem")))

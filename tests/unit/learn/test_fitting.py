@@ -75,6 +75,20 @@ def test_pause_in_the_middle_of_an_update_saves_and_goes_on_bit_by_bit(new_train
     assert same_bits(whole.parameters, again.parameters)
 
 
+def test_epoch_of_which_nothing_was_left_has_no_loss(new_trainer, data, tmp_path):
+    path = tmp_path / "ck.safetensors"
+    evaluation = from_arrays(new_trainer().spec, dataset(6))
+    options = {"batch": 10, "save_every": 5, "checkpoint": path, "evaluation": evaluation}
+    with pytest.raises(Killed):  # after the last update of the first epoch, in its evaluation
+        new_trainer().fit(data, epochs=2, gate=KillsAt(10), **options)
+
+    result = new_trainer().fit(data, epochs=2, **options)
+
+    assert result.losses[0] is None
+    assert result.losses[1] > 0
+    assert len(result.evaluations) == 2
+
+
 def test_finished_training_is_not_repeated_and_more_epochs_go_on(new_trainer, data, tmp_path):
     path = tmp_path / "ck.safetensors"
     new_trainer().fit(data, epochs=2, batch=10, checkpoint=path)
@@ -158,6 +172,36 @@ def test_best_parameters_are_kept_and_training_stops_without_gain(new_trainer, d
     )
 
 
+def test_best_is_looked_for_anew_on_other_data_to_evaluate(new_trainer, data, tmp_path, recorder):
+    path = tmp_path / "ck.safetensors"
+    easy, hard = (from_arrays(new_trainer().spec, dataset(60, seed=9, noise=noise)) for noise in (0.1, 3.0))
+    first = new_trainer().fit(data, epochs=2, batch=10, evaluation=easy, checkpoint=path)
+
+    second = new_trainer().fit(data, epochs=3, batch=10, evaluation=hard, checkpoint=path)
+
+    assert second.best.loss == second.evaluations[0].loss > first.best.loss
+    assert [event.kind for event in recorder.events].count("evaluation-changed") == 1
+    assert read_checkpoint(best_path(path), new_trainer().spec).progress.updates == second.updates
+
+
+def test_epoch_that_is_repeated_uses_no_gradient_twice(new_trainer, data, tmp_path):
+    path = tmp_path / "ck.safetensors"
+
+    class PausesAndDies(KillsAt):
+        def take(self, step, before_pause=None):
+            if not self.left:
+                before_pause()
+            super().take(step, before_pause)
+
+    with pytest.raises(Killed):
+        new_trainer(accumulate=3).fit(data, epochs=1, batch=7, checkpoint=path, gate=PausesAndDies(2))
+    fresh, again = new_trainer(accumulate=3, seed=1), new_trainer(accumulate=3, seed=1)
+    fresh.fit(data, epochs=1, batch=7)
+    again.fit(data, epochs=1, batch=7, checkpoint=path)
+
+    assert same_bits(fresh.parameters, again.parameters)
+
+
 def test_held_out_samples_are_never_trained_on_and_stay_the_same(new_trainer, data, monkeypatch):
     picked = []
     pick = type(data).pick
@@ -236,6 +280,7 @@ def test_every_step_goes_through_the_gate(new_trainer, data):
         ({"batch": 0}, "at least 1"),
         ({"holdout": 1.0}, "holdout is 1"),
         ({"patience": 2}, "needs data to evaluate on: give --eval DATA or --holdout 0.1"),
+        ({"evaluation": "unread.npz", "holdout": 0.2}, "--eval and --holdout both say"),
         ({"checkpoint": "/nowhere/ck.safetensors"}, "/nowhere is no folder"),
     ],
 )

@@ -4,6 +4,7 @@ import pytest
 from sanderling.core.errors import DataError, OptionError, UnavailableError
 from sanderling.learn import privacy
 from sanderling.learn.data import from_arrays
+from sanderling.learn.gates import Open
 from sanderling.learn.privacy import PrivacyTarget, Spent, noise, parse_privacy
 from tests.learning_tasks import dataset
 
@@ -150,6 +151,35 @@ def test_private_run_that_was_stopped_goes_on_within_the_target(new_trainer, dat
     assert second.resumed_from == 12
     assert 8 < second.privacy.epsilon <= 12
     assert sum(entry.steps for entry in second.privacy.spent) == 24
+
+
+@needs_accountant
+def test_place_in_an_epoch_of_other_updates_is_not_taken_up(new_trainer, data, tmp_path):
+    """It would leave fewer updates than are made to choose the noise by, and the target would be missed."""
+    path, target = tmp_path / "ck.safetensors", parse_privacy("epsilon=4,delta=1e-4,clip=0.5")
+
+    class Killed(Exception):
+        pass
+
+    class Gate(Open):
+        left = 9
+
+        def take(self, step, before_pause=None):
+            if not self.left:
+                raise Killed
+            self.left -= 1
+            super().take(step, before_pause)
+
+    with pytest.raises(Killed):
+        new_trainer(private=True).fit(
+            data, epochs=1, batch=10, checkpoint=path, save_every=1, privacy=target, gate=Gate()
+        )
+    last = new_trainer(private=True, accumulate=2).fit(
+        data, epochs=2, batch=10, checkpoint=path, privacy=parse_privacy("epsilon=6,delta=1e-4,clip=0.5")
+    )
+
+    assert sum(entry.steps for entry in last.privacy.spent) == 9 + 2 * 6
+    assert last.privacy.epsilon <= 6
 
 
 @needs_accountant

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -10,6 +12,10 @@ from sanderling.core.errors import (
     TensorError,
     WeightsError,
 )
+from sanderling.learn.checkpoint import Checkpoint, write_checkpoint
+from sanderling.learn.data import from_arrays
+from sanderling.learn.evaluation import count_right
+from sanderling.model.learning import LossSpec
 from sanderling.model.package import Package
 from tests.learning_tasks import SHAPES, dataset, gradients, make_task
 
@@ -93,6 +99,57 @@ def test_evaluation_is_loss_and_accuracy_of_the_current_parameters(new_trainer):
     assert last.accuracy > 0.9
 
 
+def test_right_answers_of_pictures_are_counted_over_classes_where_all_axes_are_as_long():
+    labels = np.random.default_rng(0).integers(0, 4, (2, 4, 4))
+    scores = np.moveaxis(np.eye(4, dtype=np.float32)[labels], -1, 1)
+    assert count_right(LossSpec(kind="cross_entropy"), scores, labels) == (32, 32)
+
+
+def test_optimizer_that_begins_anew_counts_anew(new_trainer, tmp_path):
+    """With the old count, AdamW would take its empty means for settled ones, and step three times too far."""
+    data = dataset(30)
+    before = new_trainer()
+    for _ in range(50):
+        before.step(data)
+    parameters = before.parameters
+    held = Checkpoint(parameters, {}, {}, before._standing(None))
+    write_checkpoint(tmp_path / "best.safetensors", held)
+    fresh, resumed, again = (new_trainer() for _ in range(3))
+
+    fresh.replace_parameters(parameters)
+    resumed.load(tmp_path / "best.safetensors")
+    for trainer in (fresh, resumed):
+        trainer.step(data)
+    resumed.save(tmp_path / "ck.safetensors")
+    again.load(tmp_path / "ck.safetensors")
+    for trainer in (fresh, resumed, again):
+        trainer.step(data)
+
+    assert resumed.updates == again.updates == 52
+    for name, array in fresh.parameters.items():
+        assert np.array_equal(array, resumed.parameters[name])
+        assert np.array_equal(array, again.parameters[name])
+
+
+def test_samples_that_are_compared_with_each_other_meet_other_classes(new_trainer, monkeypatch):
+    trainer = new_trainer()
+    data = dataset(192)
+    order = np.argsort(data["label"], kind="stable")  # as files in folders of their classes
+    read = from_arrays(trainer.spec, {name: array[order] for name, array in data.items()})
+    loss = trainer.spec.loss.model_copy(update={"separable": False})
+    trainer.task = replace(trainer.task, spec=trainer.spec.model_copy(update={"loss": loss}))
+    seen = []
+    batch = type(read).batch
+    monkeypatch.setattr(type(read), "batch", lambda self, rows: seen.append(self.labels[rows]) or batch(self, rows))
+
+    trainer.evaluate(read)
+    first = seen.copy()
+    trainer.evaluate(read)
+
+    assert [set(labels) for labels in first] == [{0, 1, 2}] * 3
+    assert all(np.array_equal(one, other) for one, other in zip(first, seen[3:], strict=True))
+
+
 def test_saved_state_goes_on_bit_by_bit_in_the_middle_of_an_update(new_trainer, tmp_path):
     data, options = dataset(60), {"accumulate": 3, "schedule": "cosine:steps=8"}
     one = new_trainer(**options)
@@ -170,6 +227,9 @@ def test_batch_that_does_not_fit_is_refused(new_trainer, change, error, says):
         ({"accumulate": 0}, "accumulate is 0"),
         ({"clip_norm": 0.0}, "clip_norm is 0"),
         ({"settings": {"momentum": 0.9}}, "optimizer adamw has no setting 'momentum': available are beta1"),
+        ({"settings": {"beta2": 1.0}}, "optimizer adamw: beta2 is 1: expected 0 to below 1"),
+        ({"settings": {"eps": -1.0}}, "optimizer adamw: eps is -1: expected 0 or more"),
+        ({"optimizer": "sgd", "settings": {"momentum": -3.0}}, "optimizer sgd: momentum is -3"),
         ({"engine": "tensorrt"}, "unknown engine 'tensorrt'"),
     ],
 )
@@ -177,6 +237,12 @@ def test_wrong_option_is_refused(new_trainer, options, says):
     with pytest.raises(OptionError) as refused:
         new_trainer(**options)
     assert says in str(refused.value)
+
+
+def test_cosine_without_a_length_is_refused_where_no_epochs_give_it_one(new_trainer):
+    """Its rate would be 0 from the second update on."""
+    with pytest.raises(OptionError, match="cosine:steps=N"):
+        new_trainer(schedule="cosine").step(dataset(4))
 
 
 def test_package_that_only_infers_is_refused(tmp_path, new_trainer):

@@ -19,7 +19,15 @@ from sanderling.core.tensor import Array
 from sanderling.model.learning import Adapter
 from sanderling.workshop.learning.draft import Draft, attribute, integer, integers
 from sanderling.workshop.learning.forward import Forward
-from sanderling.workshop.learning.selection import Layer, LoraOptions, expression, head_of, layers_of, shown
+from sanderling.workshop.learning.selection import (
+    Layer,
+    LoraOptions,
+    before_loss,
+    expression,
+    head_of,
+    layers_of,
+    shown,
+)
 
 
 @dataclass(frozen=True)
@@ -56,15 +64,20 @@ def put_adapters(forward: Forward, options: LoraOptions, seed: int, progress: Pr
 def _chosen(forward: Forward, options: LoraOptions, progress: Progress) -> list[Layer]:
     everything = layers_of(forward)
     count: dict[str, int] = {}
-    for layer in everything:
-        count[layer.weight] = count.get(layer.weight, 0) + 1
+    for node in forward.draft.nodes:  # any reader, a table's too: what is folded into the weight changes them all
+        for name in node.input:
+            count[name] = count.get(name, 0) + 1
     pattern = expression(options.layers) if options.layers else None
     head = {name.rpartition(".")[0] for name in head_of(forward)} if options.head else set()
-    found = []
+    found: list[Layer] = []
+    before = before_loss(forward)
     for layer in everything:
         if (pattern is not None and not pattern.search(layer.path)) or layer.path in head:
             continue
-        reason = _unfit(forward.draft, layer, count[layer.weight])
+        own = f"frozen.{layer.weight}"
+        reason = _unfit(forward.draft, layer, max(count[own], count[layer.node.input[1]]))
+        if not before.intersection(layer.node.output):
+            reason = "the loss does not depend on it"
         if reason is None:
             found.append(layer)
         else:

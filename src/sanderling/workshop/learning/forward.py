@@ -13,7 +13,7 @@ from onnx.reference import ReferenceEvaluator
 from sanderling.core.errors import ModelError, first_line
 from sanderling.core.tensor import Array, TensorSpec
 from sanderling.model.graph import initializer_array, input_specs, opset_of, output_specs
-from sanderling.workshop.learning.draft import Draft, Shape, extract, known_shapes, needed
+from sanderling.workshop.learning.draft import Draft, Shape, extract, integer, known_shapes, needed
 
 _FOLDED_ELEMENTS = 1 << 22
 _LARGE_BYTES = 1 << 16
@@ -152,15 +152,52 @@ def _take(
         for name, array in zip(node.output, constant, strict=True):
             names[name] = draft.constant(array)
         return
-    if node.op_type == "Reshape":
-        target = shapes.get(node.output[0])
-        if target is not None and sum(isinstance(size, str) for size in target) <= 1:
-            own.input[1] = draft.integers(-1 if isinstance(size, str) else size for size in target)
-    if node.op_type == "Conv" and len(own.input) > 2:
-        bias = draft.known(own.input[2])
-        if bias is not None and own.input[2] not in kept and not bias.any():  # the exporter writes zeros for no bias
-            del own.input[2]
+    if node.op_type == "SplitToSequence":
+        own = _split(draft, own, names, shapes)
+    elif node.op_type == "SequenceAt":
+        part = _part(draft, own, names)
+        if part is not None and node.output[0] not in outputs:
+            names[node.output[0]] = part
+            return
+        own = own if part is None else helper.make_node("Identity", [part], list(node.output), name=node.name)
+    _tidy(draft, own, node.output[0], kept, shapes)
     draft.nodes.append(own)
+
+
+def _tidy(draft: Draft, node: onnx.NodeProto, output: str, kept: Collection[str], shapes: Mapping[str, Shape]) -> None:
+    """Constant sizes instead of computed ones, and no bias of zeros; changed in place."""
+    if node.op_type == "Reshape":
+        target = shapes.get(output)
+        if target is not None and sum(isinstance(size, str) for size in target) <= 1:
+            node.input[1] = draft.integers(-1 if isinstance(size, str) else size for size in target)
+    if node.op_type == "Conv" and len(node.input) > 2:
+        bias = draft.known(node.input[2])
+        if bias is not None and node.input[2] not in kept and not bias.any():  # the exporter writes zeros for no bias
+            del node.input[2]
+
+
+def _split(draft: Draft, node: onnx.NodeProto, names: dict[str, str], shapes: Mapping[str, Shape]) -> onnx.NodeProto:
+    """A Split for a sequence of constant sizes, as PyTorch exports ``chunk``; the node itself for others."""
+    axis = integer(node, "axis", 0)
+    sizes = draft.known(node.input[1]) if len(node.input) > 1 else None
+    if sizes is not None and sizes.ndim == 0:
+        size = shapes[node.input[0]][axis] if node.input[0] in shapes else ""
+        each = int(sizes)
+        sizes = (
+            np.asarray([min(each, size - start) for start in range(0, size, each)]) if isinstance(size, int) else None
+        )
+    if sizes is None or not integer(node, "keepdims", 1):
+        return node
+    parts = [f"{node.output[0]}[{place}]" for place in range(len(sizes))]
+    for place, part in enumerate(parts):
+        names[part] = names[f"{node.output[0]}[{place - len(parts)}]"] = part
+    return helper.make_node("Split", [node.input[0], draft.integers(map(int, sizes))], parts, name=node.name, axis=axis)
+
+
+def _part(draft: Draft, node: onnx.NodeProto, names: Mapping[str, str]) -> str | None:
+    """The output of ``_split`` that a node takes out of its sequence; None where that is not known."""
+    place = draft.known(node.input[1])
+    return None if place is None else names.get(f"{node.input[0]}[{int(place)}]")
 
 
 def _constant(

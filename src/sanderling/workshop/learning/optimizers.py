@@ -78,10 +78,10 @@ def _adamw(draft: Draft, name: str, gradient: str, shared: dict[str, str]) -> tu
 
 
 def _sgd_shared(draft: Draft) -> dict[str, str]:
-    """The first update has no velocity to damp against: it takes the gradient whole, as PyTorch does."""
-    first = draft.op("Equal", "step", draft.number(1.0))
+    """Where there is no velocity to damp against, the gradient is taken whole, as PyTorch does."""
+    first, still = draft.op("Equal", "step", draft.number(1.0)), draft.op("Equal", "momentum", draft.number(0.0))
     rest = draft.op("Sub", draft.number(1.0), "dampening")
-    return {"rest": draft.op("Where", first, draft.number(1.0), rest)}
+    return {"rest": draft.op("Where", draft.op("Or", first, still), draft.number(1.0), rest)}
 
 
 def _sgd(draft: Draft, name: str, gradient: str, shared: dict[str, str]) -> tuple[str, ...]:

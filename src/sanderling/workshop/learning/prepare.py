@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 import onnx
+from onnx import numpy_helper
 
 from sanderling.core.errors import ModelError, OptionError, UnavailableError
-from sanderling.core.files import replacing, sha256_of
+from sanderling.core.files import replacing
 from sanderling.core.precision import Precision
 from sanderling.core.progress import Event, Progress, Silent
 from sanderling.core.tensor import Array, TensorSpec
@@ -34,7 +37,7 @@ from sanderling.workshop.learning.optimizers import SETTINGS, STATES, optimizer_
 from sanderling.workshop.learning.options import LearningOptions
 from sanderling.workshop.learning.private import PrivateBackward, private_graph, why_not, write_private
 from sanderling.workshop.learning.selection import trained_parameters
-from sanderling.workshop.learning.storage import WEIGHTS, write_graphs
+from sanderling.workshop.learning.storage import write_graphs
 from sanderling.workshop.learning.task import (
     Task,
     eval_graph,
@@ -72,6 +75,7 @@ class Written:
         refused: why there is none.
         cut: None where the frozen part is not cut off.
         rounded: frozen weights that are stored in fewer bytes, as they are computed with.
+        weights_sha256: over all weights of the model.
     """
 
     task: Task
@@ -80,6 +84,7 @@ class Written:
     refused: str | None
     cut: Cut | None
     rounded: dict[str, Array]
+    weights_sha256: str
 
 
 def prepare(options: BuildOptions, learning: LearningOptions, progress: Progress | None = None) -> BuildResult:
@@ -176,7 +181,7 @@ def write_learning(
     inner.mkdir()
     write_graphs(inner, written.graphs)
     write_safetensors(inner / _INITIAL, written.task.initial)
-    spec = _spec(written, learning, traced.notes, sha256_of(inner / WEIGHTS))
+    spec = _spec(written, learning, traced.notes)
     progress.stage("compare gradients with PyTorch")
     return prove(folder, spec, written, traced, seed, progress)
 
@@ -200,6 +205,7 @@ def write_graphs_of(
         reason = "no frozen weight of a layer is large enough"
         progress.event(Event(kind="backbone-kept", subject=learning.backbone, reason=reason))
     graphs = {"model.onnx": model_graph(forward)}
+    weights_sha256 = _hash_of_weights(graphs["model.onnx"])
     task = write_task(
         forward, learning.loss, learning.trainable, untrained_rows=untrained_rows, seed=seed, progress=progress
     )
@@ -214,7 +220,18 @@ def write_graphs_of(
         graphs |= _steps(task, private, cut, cut.tensors, "features_")
     graphs = {name: fold_in(model, rounded, learning.backbone) for name, model in graphs.items()}
     graphs |= {f"optimizer_{kind}.onnx": optimizer_graph(kind, task.parameters) for kind in learning.optimizers}
-    return Written(task, graphs, private, refused, cut if isinstance(cut, Cut) else None, rounded)
+    return Written(task, graphs, private, refused, cut if isinstance(cut, Cut) else None, rounded, weights_sha256)
+
+
+def _hash_of_weights(model: onnx.ModelProto) -> str:
+    """SHA-256 over all weights, small ones too, which are not in the file that the graphs share."""
+    digest = hashlib.sha256()
+    for tensor in sorted(model.graph.initializer, key=lambda tensor: tensor.name):
+        if tensor.name.startswith("frozen."):
+            array = numpy_helper.to_array(tensor)
+            digest.update(f"{tensor.name} {array.dtype} {array.shape}\n".encode())
+            digest.update(np.ascontiguousarray(array).tobytes())
+    return digest.hexdigest()
 
 
 def _private(
@@ -250,14 +267,14 @@ def _steps(
     return graphs
 
 
-def _spec(written: Written, learning: LearningOptions, notes: tuple[str, ...], weights_sha256: str) -> LearningSpec:
+def _spec(written: Written, learning: LearningOptions, notes: tuple[str, ...]) -> LearningSpec:
     task = written.task
     optimizers = tuple(
         OptimizerGraph(kind=kind, file=_inside(f"optimizer_{kind}.onnx"), states=STATES[kind], settings=SETTINGS[kind])
         for kind in learning.optimizers
     )
     return LearningSpec(
-        fingerprint=fingerprint(learning.loss, task.parameters, task.adapters, weights_sha256),
+        fingerprint=fingerprint(learning.loss, task.parameters, task.adapters, written.weights_sha256),
         inputs=task.forward.inputs,
         label=task.label,
         classes=task.classes,

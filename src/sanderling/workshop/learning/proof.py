@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sanderling.core.errors import NotMetError
+from sanderling.core.errors import EngineError, ModelError, NotMetError, first_line
 from sanderling.core.progress import Event, Progress
 from sanderling.core.tensor import Array, Feeds, random_feeds
 from sanderling.measure.golden_gradients import compare_gradients, golden_call, gradient_error
@@ -71,11 +71,10 @@ def _proved_ways(
     private = _proved_private(folder, spec, spec.private, golden, feeds, progress)
     cut = spec.features
     if cut is not None:
-        features = _run(folder / cut.features, {spec.name: feeds[spec.name] for spec in spec.inputs})
-        rest = {name: array for name, array in feeds.items() if name not in {tensor.name for tensor in spec.inputs}}
-        found = compare_gradients(spec, expected, _run(folder / cut.grad_step, {**rest, **features}))
-        if not found.passed:
-            reason = f"on features '{found.worst}' differs by {found.error:.1e}: the frozen part is not cut off"
+        inputs = {tensor.name: feeds[tensor.name] for tensor in spec.inputs}
+        rest = {name: array for name, array in feeds.items() if name not in inputs}
+        features, reason = _proved_cut(folder, spec, cut, inputs, rest, expected)
+        if reason is not None:
             progress.event(Event(kind="features-not-cut", subject="features", reason=reason))
             _remove_graphs(folder, cut)
             cut = None
@@ -83,6 +82,33 @@ def _proved_ways(
             own = _proved_private(folder, spec, cut.private, golden, {**rest, **features}, progress)
             cut = cut.model_copy(update={"private": own})
     return spec.model_copy(update={"private": private, "features": cut})
+
+
+def _proved_cut(
+    folder: Path, spec: LearningSpec, cut: FeatureCut, inputs: Feeds, rest: Feeds, expected: Mapping[str, Array]
+) -> tuple[dict[str, Array], str | None]:
+    """The golden batch's features, and why they cannot be kept for each sample, in words."""
+    try:
+        features = _run(folder / cut.features, inputs)
+        found = compare_gradients(spec, expected, _run(folder / cut.grad_step, {**rest, **features}))
+        alone = _last_first(folder / cut.features, inputs, is_fixed=isinstance(cut.tensors[0].shape[0], int))
+    except (EngineError, ModelError) as failure:
+        return {}, f"the frozen part cannot be cut off: {first_line(failure)}"
+    if not found.passed:
+        return features, f"on features '{found.worst}' differs by {found.error:.1e}: the frozen part is not cut off"
+    for name, array in features.items():
+        own = alone[name]
+        if len(array) != len(rest[LABEL]) or own.shape[1:] != array.shape[1:]:
+            return features, f"'{name}' has {len(array)} rows for {len(rest[LABEL])} samples: it cannot be kept"
+        error = float(np.abs(own[0].astype(np.float64) - array[-1]).max(initial=0.0))
+        if error > spec.golden.tolerance * max(1.0, float(np.abs(array[-1]).max(initial=0.0))):
+            return features, f"'{name}' of a sample depends on the other samples of its batch: it cannot be kept"
+    return features, None
+
+
+def _last_first(graph: Path, inputs: Feeds, *, is_fixed: bool) -> dict[str, Array]:
+    """Features of the batch's last sample among no others; where the batch is fixed, it fills all of it."""
+    return _run(graph, {name: array[[-1] * (len(array) if is_fixed else 1)] for name, array in inputs.items()})
 
 
 def _remove_graphs(folder: Path, cut: FeatureCut) -> None:
@@ -103,13 +129,17 @@ def _proved_private(
     if step.file is None:
         return step
     rows = len(golden[LABEL])
-    got = _run(folder / step.file, {**feeds, MASK: np.ones(rows, np.float32), CLIP: golden["private.clip_norm"]})
     names = [parameter.name for parameter in spec.parameters]
     expected = {f"acc.out.{name}": golden[f"private.grad.{name}"] for name in names}
-    error, worst = gradient_error(expected | {"grad_norm": golden["private.grad_norm"]}, got, weight=rows)
-    if error <= spec.golden.tolerance:
-        return step
-    reason = f"clipped gradients are not those of PyTorch, sample by sample: '{worst}' differs by {error:.1e}"
+    try:
+        got = _run(folder / step.file, {**feeds, MASK: np.ones(rows, np.float32), CLIP: golden["private.clip_norm"]})
+    except (EngineError, ModelError) as failure:  # rows that are no samples any more: shapes do not meet
+        reason = f"each sample's own gradient cannot be computed: {first_line(failure)}"
+    else:
+        error, worst = gradient_error(expected | {"grad_norm": golden["private.grad_norm"]}, got, weight=rows)
+        if error <= spec.golden.tolerance:
+            return step
+        reason = f"clipped gradients are not those of PyTorch, sample by sample: '{worst}' differs by {error:.1e}"
     progress.event(Event(kind="privacy-refused", subject="training", reason=reason))
     (folder / step.file).unlink()
     return PrivateStep(refused=reason)

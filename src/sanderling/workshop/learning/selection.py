@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import onnx
 
 from sanderling.core.errors import OptionError
+from sanderling.workshop.learning.draft import needed
 from sanderling.workshop.learning.forward import Forward
 
 _HEAVY = ("Gemm", "MatMul", "Conv", "ConvTranspose")
@@ -111,13 +112,19 @@ def layers_of(forward: Forward) -> list[Layer]:
     return found
 
 
+def before_loss(forward: Forward) -> set[str]:
+    """Every value that the first output depends on."""
+    return {value for node in needed(forward.draft.nodes, [forward.outputs[0].name]) for value in node.output}
+
+
 def head_of(forward: Forward) -> tuple[str, ...]:
-    """Parameters of the last layer.
+    """Parameters of the last layer before the first output, which is the one that the loss looks at.
 
     Raises:
         OptionError: no layer multiplies with a parameter.
     """
-    layers = layers_of(forward)
+    before = before_loss(forward)
+    layers = [layer for layer in layers_of(forward) if before.intersection(layer.node.output)]
     if not layers:
         raise OptionError("--trainable head: the model has no linear layer or convolution; give a regular expression")
     last = layers[-1]

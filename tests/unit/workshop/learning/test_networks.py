@@ -6,8 +6,18 @@ TOLERANCE = 1e-5
 NETWORKS = ["mlp", "cnn", "depthwise", "resnet", "mobilenet_v3", "bert", "llama"]
 
 
-@pytest.mark.parametrize("trainable", ["head", "lora:r=2", "full"])
-@pytest.mark.parametrize("network", NETWORKS)
+OTHERS = [
+    ("waves", "lora:r=2"),
+    ("waves", "full"),
+    ("pair", "full"),
+    ("chunks", "full"),
+]  # over time, of two inputs, split
+
+
+@pytest.mark.parametrize(
+    ("network", "trainable"),
+    [(network, trainable) for network in NETWORKS for trainable in ("head", "lora:r=2", "full")] + OTHERS,
+)
 def test_gradients_are_autograd_and_each_sample_is_clipped_by_its_own_norm(learn, network, trainable):
     spec, folder, events = learn(network, trainable)
     assert spec.golden.error <= TOLERANCE

@@ -80,7 +80,10 @@ def test_epsilon_of_adamw_is_kept():
     assert np.allclose(moved, 0.025, rtol=1e-3)
 
 
-@pytest.mark.parametrize("settings", [{}, {"momentum": 0.0}, {"momentum": 0.8, "dampening": 0.3, "weight_decay": 0.1}])
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"momentum": 0.0, "dampening": 0.5}, {"momentum": 0.8, "dampening": 0.3, "weight_decay": 0.1}],
+)
 def test_sgd_is_pytorchs(settings):
     known = {**SETTINGS["sgd"], **settings}
     ours, _ = trained("sgd", settings, some_gradients(), scale=0.25)

@@ -45,6 +45,26 @@ def test_depthwise_layer_gets_no_adapter_and_is_named(learn):
     assert skipped == ["1", "7"]
 
 
+def test_head_is_that_of_the_output_that_the_loss_looks_at(learn):
+    spec, _, _ = learn("two_heads", "head")
+    assert names(spec) == ["scores.weight", "scores.bias"]
+    assert spec.golden.error < 1e-5
+
+
+def test_layer_that_the_loss_does_not_look_at_gets_no_adapter(learn):
+    spec, _, events = learn("two_heads", "lora:r=2")
+    assert [adapter.layer for adapter in spec.adapters] == ["body", "scores"]
+    assert [event.subject for event in events if event.kind == "adapter-skipped"] == ["other"]
+
+
+def test_weight_that_a_table_shares_gets_no_adapter_as_folding_would_change_both(learn):
+    spec, _, events = learn("tied_llama", "lora:r=2")
+    assert "embed.weight" not in [adapter.weight for adapter in spec.adapters]
+    reasons = {event.subject: event.reason for event in events if event.kind == "adapter-skipped"}
+    assert reasons == {"embed": "its weight is used several times"}
+    assert spec.golden.error < 1e-5
+
+
 @pytest.mark.parametrize(
     ("trainable", "told"),
     [

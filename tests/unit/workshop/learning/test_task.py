@@ -4,13 +4,19 @@ import numpy as np
 import onnx
 import pytest
 
+from sanderling.core.progress import Silent
 from sanderling.core.tensor import random_feeds
 from sanderling.model.graph import read_graph
 from sanderling.model.tensors import read_safetensors
 from sanderling.run.engines import engine
 from sanderling.run.engines.base import EngineOptions
 from sanderling.workshop.learning.apply import adapted_model
+from sanderling.workshop.learning.forward import read_forward
 from sanderling.workshop.learning.optimizers import STATES
+from sanderling.workshop.learning.options import LearningOptions, parse_loss
+from sanderling.workshop.learning.prepare import write_graphs_of
+from sanderling.workshop.learning.task import fingerprint
+from tests.unit.workshop.learning import conftest
 
 
 def run(graph, feeds):
@@ -83,6 +89,19 @@ def test_nothing_is_cut_off_where_it_does_not_pay(learn):
     assert [event.reason for event in events if event.kind == "features-not-cut"]
 
 
+@pytest.mark.parametrize(
+    ("network", "trainable", "told"),
+    [("frames", "second", "has 20 rows for 4 samples"), ("centred", "last", "depends on the other samples")],
+)
+def test_nothing_is_kept_that_is_not_of_one_sample_alone(learn, network, trainable, told):
+    spec, folder, events = learn(network, trainable)
+    assert spec.features is None
+    assert told in next(event.reason for event in events if event.kind == "features-not-cut")
+    assert not (folder / "learning" / "features.onnx").exists()
+    assert spec.private.file is None  # neither are its gradients
+    assert "sample" in spec.private.refused
+
+
 @pytest.mark.parametrize(("backbone", "kind"), [("fp16", onnx.TensorProto.FLOAT16), ("int8", onnx.TensorProto.INT8)])
 @pytest.mark.parametrize("network", ["resnet", "bert"])
 def test_backbone_in_fewer_bytes_is_what_pytorch_computes_with_rounded_weights(learn, network, backbone, kind):
@@ -123,6 +142,23 @@ def test_checkpoints_of_another_loss_do_not_fit(learn):
     one, two = learn("mlp", "head", "cross_entropy"), learn("mlp", "head", "cross_entropy:smoothing=0.1")
     assert one[0].fingerprint != two[0].fingerprint
     assert one[0].fingerprint == learn("mlp", "head", "cross_entropy")[0].fingerprint
+
+
+def test_checkpoints_of_other_small_weights_do_not_fit(learn):
+    """Small weights are in the graphs themselves, not in the file that they share."""
+    ours, source = learn("mlp", "head")[0], conftest.traced("mlp")
+    model = onnx.ModelProto.FromString(source.model.SerializeToString())
+    bias = next(tensor for tensor in model.graph.initializer if tensor.name == "1.bias")
+    bias.CopyFrom(onnx.numpy_helper.from_array(onnx.numpy_helper.to_array(bias) + 1, "1.bias"))
+    written = [
+        write_graphs_of(
+            read_forward(each, source.parameters), LearningOptions(parse_loss("cross_entropy")), {}, seed=0,
+            progress=Silent(),
+        )
+        for each in (source.model, model)
+    ]  # fmt: skip
+    assert written[0].weights_sha256 != written[1].weights_sha256
+    assert fingerprint(ours.loss, ours.parameters, (), written[0].weights_sha256) == ours.fingerprint
 
 
 def test_spec_names_files_that_are_there(learn):
