@@ -586,7 +586,7 @@ BAD_PICTURES = [
     (post("/v1/classify", picture("png")[:100]), 400, "not a readable picture"),
     (post("/v1/classify?model=nope", b"x"), 404, "available are photos"),
     (post("/v1/classify?top=0", b"x"), 400, "'top' is 0"),
-    (post("/v1/detect", picture("png")), 400, "0 models that are a detector"),
+    (post("/v1/detect", picture("png")), 400, "no detector of pictures: its models are photos"),
     (post("/v1/detect?model=photos", picture("png")), 400, "'photos' is no detector: outputs are scores"),
 ]
 

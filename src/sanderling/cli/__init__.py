@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import signal
 import sys
 from types import FrameType
@@ -10,6 +11,8 @@ from types import FrameType
 def main() -> None:
     """Run the command and exit with its code."""
     signal.signal(signal.SIGTERM, _terminated)
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors="backslashreplace")  # names of files need not be UTF-8; JSON has such escapes
     from typer import Abort, TyperException
 
     from sanderling.cli.app import app
@@ -21,7 +24,7 @@ def main() -> None:
     except TyperException as error:
         if not str(error):  # no command was given, and the help was printed instead
             sys.exit(BAD_INPUT)
-        fail("UsageError", f"{error}; see --help", BAD_INPUT, as_json=as_json)
+        fail("UsageError", f"{error.format_message().rstrip('.')}; see --help", BAD_INPUT, as_json=as_json)
     except Abort:
         fail("Interrupted", "interrupted: nothing half-written was kept", INTERRUPTED, as_json=as_json)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,7 +15,7 @@ from sanderling.cli.vision import show_end
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from sanderling.run.vision.pipeline import Drop, Outcome, Pipeline
+    from sanderling.run.vision.pipeline import Drop, Pipeline
     from sanderling.run.vision.sources import Source
     from sanderling.tasks.vision.detection import Found
 
@@ -49,27 +50,24 @@ def detect(
             def make(source: Source, drop: Drop) -> Pipeline[Any]:
                 return detector.pipeline(source, track=track, draw=save is not None, drop=drop, limit=limit)
 
-            told = follow_stream(options, make, Words(_objects, _show_objects))
+            told = follow_stream(options, make, Words(_to_json, _show_objects, _told_all))
             used = {"variant": session.variant.id, "engine": session.engine, "head": detector.head}
             told = {"package": package.name, **used, **told}
         print_result(told, as_json=as_json, show=lambda console: show_end(console, save))
 
 
-def _objects(outcome: Outcome[Any]) -> dict[str, Any]:
-    return {"objects": [each.model_dump(exclude_none=True) for each in outcome.value]}
+def _to_json(objects: Sequence[Found]) -> dict[str, Any]:
+    return {"objects": [each.model_dump(exclude_none=True) for each in objects]}
 
 
-def _show_objects(console: Console, outcome: Outcome[Any]) -> None:
-    frame, found = outcome.frame, outcome.value
-    if frame.format in ("rgb", "gray") and not frame.timestamp_s:
-        console.print(frame.name, markup=False, soft_wrap=True)
-        for each in found:
-            console.print(f"  {_told(each)}", markup=False, soft_wrap=True)
-        if not found:
-            console.print("  nothing", markup=False)
-        return
-    told = "; ".join(map(_told, found)) or "nothing"
-    console.print(f"frame {frame.index} ({frame.timestamp_s:.2f} s): {told}", markup=False, soft_wrap=True)
+def _show_objects(console: Console, name: str, objects: Sequence[Found]) -> None:
+    console.print(name, markup=False, soft_wrap=True)
+    for told in map(_told, objects) if objects else ("nothing",):
+        console.print(f"  {told}", markup=False, soft_wrap=True)
+
+
+def _told_all(objects: Sequence[Found]) -> str:
+    return "; ".join(map(_told, objects)) or "nothing"
 
 
 def _told(found: Found) -> str:

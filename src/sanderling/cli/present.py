@@ -172,14 +172,14 @@ def _activations(found: Inspection) -> str:
 
 def labels(console: Console, picture: Path, found: Sequence[Label]) -> None:
     """A picture's best classes."""
-    console.print(str(picture), markup=False)
+    console.print(str(picture), markup=False, soft_wrap=True)
     for label in found:
-        console.print(f"  {100 * label.probability:5.1f} %  {label.label}", markup=False)
+        console.print(f"  {100 * label.probability:5.1f} %  {label.label}", markup=False, soft_wrap=True)
 
 
 def outputs(console: Console, source: Path, arrays: dict[str, Array]) -> None:
     """Shapes and ranges of raw outputs."""
-    console.print(str(source), markup=False)
+    console.print(str(source), markup=False, soft_wrap=True)
     for name, array in arrays.items():
         span = f"{array.min():.4g} … {array.max():.4g}" if array.size and array.dtype.kind in "fiu" else ""
         console.print(f"  {name}: {array.dtype.name}{list(array.shape)} {span}", markup=False)

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sanderling.core.errors import OptionError
+from sanderling.core.errors import OptionError, UnavailableError
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from sanderling.core.progress import Recorder
+    from sanderling.core.progress import Progress
     from sanderling.run.vision.conveyor import Drop
     from sanderling.run.vision.pipeline import Outcome, Pipeline
     from sanderling.run.vision.sources import Source
@@ -60,11 +60,13 @@ class Words:
 
     Attributes:
         to_json: the result of one frame, as fields beside those of the frame.
-        show: prints it for people.
+        show: prints that of a picture, which has the given name, for people.
+        told: that of a frame of a stream, in a line.
     """
 
-    to_json: Callable[[Outcome[Any]], dict[str, Any]]
-    show: Callable[[Console, Outcome[Any]], None]
+    to_json: Callable[[Any], dict[str, Any]]
+    show: Callable[[Console, str, Any], None]
+    told: Callable[[Any], str]
 
 
 def follow_stream(
@@ -78,7 +80,8 @@ def follow_stream(
         words: how results are said.
 
     Raises:
-        SanderlingError: what a source, the model or the saving raised.
+        SanderlingError: what a source, the model or the saving raised. Of a camera that stays away, what was saved is
+            kept.
     """
     from sanderling.cli.progress import RichProgress
     from sanderling.core.progress import Event, Recorder
@@ -88,25 +91,28 @@ def follow_stream(
 
     opencv().setNumThreads(1)  # each stage has a thread already, and the engine has the other cores
     if options.save is not None:
-        check_target(options.save)
+        check_target(options.save, options.sources)
     with RichProgress() as shown, ExitStack() as stack:
         progress = Recorder(shown)
         source = stack.enter_context(open_source(options.sources, progress=progress))
         pipeline = make(source, _drop(options, source))
-        follower = _Follower(options, words, progress)
+        follower = _Follower(options, words, source)
         with _saving(options, source, progress) as write:
-            interrupted = follower.follow(pipeline, source, write)
+            follower.follow(pipeline, write)
+        if follower.lost is not None:
+            kept = "" if options.save is None else f"; what it showed until then is in {options.save}"
+            raise UnavailableError(f"{follower.lost}{kept}") from follower.lost
         statistics = pipeline.statistics()
         if statistics.dropped:
             reason = f"{statistics.dropped} of {statistics.frames}: newer ones came before the device was free"
             progress.event(Event(kind="frames-dropped", subject=source.name, reason=reason))
-    if options.show_fps or source.fps is not None or source.live:
+    if options.show_fps or follower.moves:
         sys.stderr.write(_summary(statistics.results, statistics.fps, statistics.dropped, statistics.latency_ms))
     return {
         "source": source.name,
         "results": follower.results,
         "results_left_out": follower.left_out,
-        "interrupted": interrupted,
+        "interrupted": follower.interrupted,
         "statistics": statistics.model_dump(mode="json"),
         "saved": None if options.save is None else str(options.save),
         "events": [event.model_dump() for event in progress.events],
@@ -114,19 +120,29 @@ def follow_stream(
 
 
 class _Follower:
-    """Takes results as they come."""
+    """Takes results as they come.
 
-    def __init__(self, options: StreamOptions, words: Words, progress: Recorder) -> None:
+    Attributes:
+        moves: whether frames follow each other in time.
+        interrupted: whether the user ended a stream that has no end of its own.
+        lost: what ended such a stream after its first result.
+    """
+
+    def __init__(self, options: StreamOptions, words: Words, source: Source) -> None:
+        from sanderling.run.vision.sources import PictureSource
+
         self.results: list[dict[str, Any]] = []
         self.left_out = 0
-        self._options, self._words, self._progress = options, words, progress
+        self.moves = not isinstance(source, PictureSource)
+        self.interrupted = False
+        self.lost: UnavailableError | None = None
+        self._options, self._words, self._live = options, words, source.live
+        self._start_s: float | None = None
         self._console = None if options.as_json else _console()
         self._since_s, self._count, self._fps = time.monotonic(), 0, 0.0
 
-    def follow(
-        self, pipeline: Pipeline[Any], source: Source, write: Callable[[Outcome[Any], str], None] | None
-    ) -> bool:
-        """Take all of them; True when the user ended a stream that has no end of its own."""
+    def follow(self, pipeline: Pipeline[Any], write: Callable[[Outcome[Any], str], None] | None) -> None:
+        """Take all of them."""
         outcomes = pipeline.__iter__()
         try:
             for outcome in outcomes:
@@ -135,26 +151,36 @@ class _Follower:
                 if write is not None:
                     write(outcome, fps)
         except KeyboardInterrupt:
-            if not source.live:
+            if not self._live:
                 raise
-            return True
+            self.interrupted = True
+        except UnavailableError as error:
+            if not self._live or self._start_s is None:
+                raise
+            self.lost = error
         finally:
             outcomes.close()
-        return False
 
     def _tell(self, outcome: Outcome[Any]) -> None:
-        if self._console is not None:
-            self._words.show(self._console, outcome)
-            return
         frame = outcome.frame
+        if self._start_s is None:  # clocks of cameras do not start with them
+            self._start_s = frame.timestamp_s if self._live else 0.0
+        time_s = frame.timestamp_s - self._start_s
+        if self._console is not None and self.moves:
+            line = f"frame {frame.index} ({time_s:.2f} s): {self._words.told(outcome.value)}"
+            self._console.print(line, markup=False, soft_wrap=True)
+            return
+        if self._console is not None:
+            self._words.show(self._console, frame.name, outcome.value)
+            return
         self.results.append(
             {
                 "file": frame.name,
                 "frame": frame.index,
-                "time_s": round(frame.timestamp_s, 4),
+                "time_s": round(time_s, 4),
                 "width": frame.width,
                 "height": frame.height,
-                **self._words.to_json(outcome),
+                **self._words.to_json(outcome.value),
             }
         )
         if len(self.results) > _KEPT_RESULTS:
@@ -175,7 +201,7 @@ class _Follower:
 
 @contextmanager
 def _saving(
-    options: StreamOptions, source: Source, progress: Recorder
+    options: StreamOptions, source: Source, progress: Progress
 ) -> Iterator[Callable[[Outcome[Any], str], None] | None]:
     """What saves a result's frame; None where nothing is saved."""
     if options.save is None:
@@ -184,7 +210,7 @@ def _saving(
     from sanderling.run.vision.saving import saving
     from sanderling.tasks.vision.drawing import draw_text
 
-    with saving(options.save, fps=source.fps, progress=progress) as write:
+    with saving(options.save, fps=source.fps, live=source.live, progress=progress) as write:
 
         def save(outcome: Outcome[Any], fps: str) -> None:
             frame = replace(outcome.drawn or outcome.frame, index=outcome.frame.index, name=outcome.frame.name)

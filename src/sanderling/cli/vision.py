@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,8 +15,9 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from sanderling.run.vision.conveyor import Drop
-    from sanderling.run.vision.pipeline import Outcome, Pipeline
+    from sanderling.run.vision.pipeline import Pipeline
     from sanderling.run.vision.sources import Source
+    from sanderling.tasks.vision.classification import Label
 
 
 def classify(
@@ -46,7 +48,7 @@ def classify(
                 draw = None if save is None else draw_labels
                 return Pipeline(source, session, preprocessing, classifier.read, draw=draw, drop=drop, limit=limit)
 
-            told = follow_stream(options, make, Words(_labels, _show_labels))
+            told = follow_stream(options, make, Words(_to_json, _show_labels, _told))
             told = {"package": package.name, "variant": session.variant.id, "engine": session.engine, **told}
         print_result(told, as_json=as_json, show=lambda console: show_end(console, save))
 
@@ -57,16 +59,15 @@ def show_end(console: Console, save: Path | None) -> None:
         console.print(f"frames: {save}", markup=False, soft_wrap=True)
 
 
-def _labels(outcome: Outcome[Any]) -> dict[str, Any]:
-    return {"labels": [label.model_dump() for label in outcome.value]}
+def _to_json(labels: Sequence[Label]) -> dict[str, Any]:
+    return {"labels": [label.model_dump() for label in labels]}
 
 
-def _show_labels(console: Console, outcome: Outcome[Any]) -> None:
+def _show_labels(console: Console, name: str, labels: Sequence[Label]) -> None:
     from sanderling.cli import present
 
-    frame = outcome.frame
-    if frame.format in ("rgb", "gray") and not frame.timestamp_s:
-        present.labels(console, Path(frame.name), outcome.value)
-        return
-    best = ", ".join(f"{label.label} {100 * label.probability:.0f} %" for label in outcome.value)
-    console.print(f"frame {frame.index} ({frame.timestamp_s:.2f} s): {best}", markup=False, soft_wrap=True)
+    present.labels(console, Path(name), labels)
+
+
+def _told(labels: Sequence[Label]) -> str:
+    return ", ".join(f"{label.label} {100 * label.probability:.0f} %" for label in labels)

@@ -87,7 +87,8 @@ _Change = dict[str, tuple[Any, str]]
 def _scores(reader: DetectionReader, calls: Sequence[Feeds]) -> _Change:
     """Whether scores are probabilities."""
     head, form = reader.spec.head, reader.spec.scores
-    values = [_score_values(head, reader.arrays(call)) for call in calls]
+    found = [_score_values(head, reader.arrays(call)) for call in calls]
+    values = [each for each in found if each.size]  # suppression in the graph may leave nothing
     if not values:
         return {}
     low, high = min(float(each.min()) for each in values), max(float(each.max()) for each in values)

@@ -237,11 +237,11 @@ def _resize(chain: _Chain, preprocessing: Preprocessing, source: FrameSource, fo
     passes = [(rows, source.height, 2), (columns, source.width, 3)]
     if as_pillow and passes_columns_first(source.height, source.width, found):
         passes.reverse()
-    for number, (taps, size, axis) in enumerate(passes):
-        if _changes(taps, size):
-            _pass(chain, taps, size, axis)
-            if overshoots and (as_pillow or number == 1):
-                chain.to_levels(rounded=as_pillow)
+    needed = [each for each in passes if _changes(each[0], each[1])]
+    for number, (taps, size, axis) in enumerate(needed, 1):
+        _pass(chain, taps, size, axis)
+        if overshoots and (as_pillow or number == len(needed)):
+            chain.to_levels(rounded=as_pillow)
 
 
 def _changes(taps: Taps, size: int) -> bool:

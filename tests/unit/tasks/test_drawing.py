@@ -81,3 +81,9 @@ def test_frames_of_every_format_can_be_drawn_on(pixel_format):
         assert drawn.pixels.shape == (240, 320, 3)
         assert len(np.unique(drawn.pixels.reshape(-1, 3), axis=0)) > 2
     assert (frame.pixels == 128).all()
+
+
+def test_long_name_leaves_its_score_and_half_of_the_picture_to_be_seen():
+    drawn = [draw_labels(frame_of(GRAY.copy()), [Label(index=0, label="x" * 400, probability=p)]) for p in (0.5, 0.75)]
+    assert max(changed(frame)[:, 1].max() for frame in drawn) < 0.7 * 320
+    assert (drawn[0].pixels != drawn[1].pixels).any()

@@ -119,11 +119,18 @@ def test_detector_numbers_objects_through_a_stream(square_package, tmp_path):
         Image.fromarray(squares((4 * index, 8, 0), (48 - 4 * index, 40, 0))).save(tmp_path / f"{index}.png")
     with Detector(square_package, rules=DetectionRules(least_score=0.9)) as detector:
         outcomes = list(detector.stream(tmp_path, track=True, draw=True))
+        named = [tmp_path / "0.png", tmp_path / "3.png"]
+        assert [outcome.frame.name for outcome in detector.stream(named)] == list(map(str, named))
     assert [len(outcome.value) for outcome in outcomes] == [2] * 6
     tracks = [{each.track: each.box[0] for each in outcome.value} for outcome in outcomes]
     assert [track[1] for track in tracks] in ([4 * i for i in range(6)], [48 - 4 * i for i in range(6)])
     assert all(set(track) == {1, 2} for track in tracks)
     assert all(outcome.drawn.format == "bgr" and outcome.drawn.pixels.any() for outcome in outcomes)
+
+
+def test_what_is_no_picture_at_all_is_refused(square_package):
+    with Detector(square_package) as detector, pytest.raises(DataError, match="picture is a bytes: expected a path"):
+        detector.detect(b"JPEG")
 
 
 def test_a_session_that_was_given_stays_open(square_package):

@@ -48,6 +48,12 @@ def test_what_the_published_networks_give_stays_as_it_is(form):
     assert_finds(reader, outputs)
 
 
+def test_samples_on_which_nothing_is_found_tell_nothing():
+    reader, events = settle({"output": np.zeros((1, 0, 6), np.float32)}, "nms_in_graph")
+    assert events == []
+    assert len(reader.read({"output": np.zeros((1, 0, 6), np.float32)}, DetectionRules())[0]) == 0
+
+
 def test_logits_are_told_from_probabilities():
     outputs = detectors.yolov8_output()
     outputs["output0"][:, 4:] = np.log((outputs["output0"][:, 4:] + 1e-6) / (1 - outputs["output0"][:, 4:]))

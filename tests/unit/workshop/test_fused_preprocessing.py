@@ -66,6 +66,19 @@ def test_graph_and_host_agree_to_one_level(pixel_format, standard, size, way, ho
     assert np.abs(got - wanted).max() <= 1.001
 
 
+@pytest.mark.parametrize("antialias", [True, False])
+@pytest.mark.parametrize(("width", "height"), [(48, 60), (60, 40), (48, 40)])
+def test_overshoots_are_cut_off_where_only_one_axis_changes(width, height, antialias):
+    preprocessing = Preprocessing(
+        width=48, height=40, resize="stretch", interpolation="bicubic", antialias=antialias, scale=1.0
+    )
+    source = FrameSource("rgb", width, height, "bt601-narrow")
+    pixels = np.random.default_rng(0).integers(0, 2, source.shape).astype(np.uint8) * 255
+    wanted, _ = transform(frame_of(pixels), preprocessing)
+    got = run(preprocessing_alone(preprocessing, source, name="frame"), pixels)
+    assert np.abs(got - wanted).max() <= 1.001
+
+
 @pytest.mark.parametrize("opset", [11, 13, 17, 18, 21])
 def test_joined_graph_gives_what_its_parts_give(opset):
     preprocessing = Preprocessing(width=16, height=16, resize_to=18, mean=IMAGENET_MEAN, std=IMAGENET_STD)

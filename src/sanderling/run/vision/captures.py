@@ -18,8 +18,10 @@ from sanderling.run.vision.opencv import opencv
 FIRST_WAIT_S = 0.5
 LONGEST_WAIT_S = 8.0
 PATIENCE_S = 60.0
-_RUINED_READS = 5  # frames in a row that cannot be decoded, before a video counts as ended
+_RUINED_READS = 1_000  # frames in a row that cannot be decoded, before a video counts as ended: more than between keys
 _OPEN_TIMEOUT_MS = 10_000
+_LISTS_FRAMES = (".mp4", ".m4v", ".mov", ".3gp", ".avi")  # others say how long they are, sound included, or guess it
+_MISSED_S = 0.25  # by which those end early before it is told
 
 
 class Capture(Protocol):
@@ -59,28 +61,38 @@ class VideoSource:
         self.fps: float | None = _rate(self._capture)
         self.count: int | None = _count(self._capture)
         self._closed = False
+        self._reading = threading.Lock()  # OpenCV must not release what another thread reads
 
     def __iter__(self) -> Iterator[Frame]:
         """The frames, each whole; those that cannot be decoded are left out."""
         index, read, ruined = 0, 0, 0
+        clock = _Clock(self._capture, self.fps)
         while not self._closed:
-            good, pixels = self._capture.read()
+            with self._reading:
+                good, pixels = self._capture.read()
+                at_s = clock.tell(index) if good else 0.0
             if good and pixels is not None and pixels.size:
-                yield _frame(pixels, index, index / self.fps if self.fps else 0.0, self.name)
+                yield _frame(pixels, index, at_s, self.name)
                 read, ruined = read + 1, 0
             elif self.count is not None and index + 1 < self.count and ruined < _RUINED_READS:
                 ruined += 1
             else:
-                self._tell_end(read)
+                self._tell_end(read, clock.now_s)
                 return
             index += 1
 
-    def _tell_end(self, read: int) -> None:
+    def _tell_end(self, read: int, last_s: float) -> None:
         if not read:
             raise DataError(f"{self.name} has no frame that can be decoded")
-        if self.count is not None and read < self.count:
+        if self.count is None or read >= self.count:
+            return
+        if Path(self.name).suffix.lower() in _LISTS_FRAMES:
             reason = f"it says that it has {self.count} frames, and {read} could be read"
-            self._progress.event(Event(kind="video-cut-short", subject=self.name, reason=reason))
+        elif self.fps and (self.count - 1) / self.fps > last_s + _MISSED_S:
+            reason = f"it says that it lasts {self.count / self.fps:.1f} s, and its last frame is at {last_s:.1f} s"
+        else:
+            return
+        self._progress.event(Event(kind="video-cut-short", subject=self.name, reason=reason))
 
     def close(self) -> None:
         """Read no more."""
@@ -93,7 +105,27 @@ class VideoSource:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-        self._capture.release()
+        with self._reading:
+            self._capture.release()
+
+
+class _Clock:
+    """When frames are shown: phones film as many a second as the light allows. From the first frame on."""
+
+    def __init__(self, capture: Capture, fps: float | None) -> None:
+        self.now_s = 0.0
+        self._capture, self._fps = capture, fps
+        self._start_s: float | None = None
+
+    def tell(self, index: int) -> float:
+        """Of the frame that was just read; never before that of the one before."""
+        told_s = self._capture.get(opencv().CAP_PROP_POS_MSEC) / 1e3
+        self._start_s = told_s if self._start_s is None else self._start_s
+        told_s -= self._start_s
+        if index and not told_s > self.now_s:  # some containers do not say it of all frames
+            told_s = index / self._fps if self._fps else 0.0
+        self.now_s = max(told_s, self.now_s)
+        return self.now_s
 
 
 class LiveSource:
@@ -123,7 +155,7 @@ class LiveSource:
         self._address, self._progress, self._patience_s = address, progress, patience_s
         self._open = open_capture or _opened
         self._ended = threading.Event()
-        self._reading = threading.Lock()  # OpenCV must not release what another thread reads
+        self._reading = threading.Lock()  # as of a video
         self._capture = self._open(address)
         if not self._capture.isOpened():
             self._capture.release()
@@ -158,7 +190,8 @@ class LiveSource:
             Event(kind="camera-lost", subject=self.name, reason="it gives no frames; it is looked for")
         )
         while True:
-            self._capture.release()
+            with self._reading:
+                self._capture.release()
             left_s = self._patience_s - (time.monotonic() - lost_s)
             if left_s <= 0:
                 raise UnavailableError(
@@ -169,6 +202,8 @@ class LiveSource:
             tries += 1
             wait_s = min(2 * wait_s, LONGEST_WAIT_S)
             with self._reading:
+                if self._ended.is_set():  # nobody would let go of it
+                    return False
                 self._capture = self._open(self._address)
             if self._capture.isOpened():
                 reason = f"after {time.monotonic() - lost_s:.1f} s and {tries} tries"

@@ -10,11 +10,14 @@ from typing import Protocol, Self
 
 from sanderling.core.errors import DataError
 from sanderling.core.progress import Event, Progress, Silent
-from sanderling.run.pictures import PICTURE_SUFFIXES, is_animated, read_animation, read_frame
+from sanderling.run.pictures import PICTURE_SUFFIXES, animation_rate, is_animated, read_animation, read_frame
 from sanderling.run.vision.captures import LiveSource, VideoSource
 from sanderling.run.vision.frames import Frame
 
-VIDEO_SUFFIXES = (".mp4", ".m4v", ".mov", ".mkv", ".avi", ".webm", ".ts", ".mpg", ".mpeg", ".wmv", ".flv", ".3gp")
+VIDEO_SUFFIXES = (
+    *(".mp4", ".m4v", ".mov", ".3gp", ".mkv", ".webm", ".avi", ".wmv", ".flv", ".ogv", ".mpg", ".mpeg"),
+    *(".ts", ".mts", ".m2ts", ".mjpg", ".mjpeg", ".y4m"),
+)
 _ANIMATION_SUFFIXES = (".gif", ".webp", ".png")
 _CAMERA = re.compile(r"camera:(?P<number>\d{1,3})")
 _URL = re.compile(r"(?P<scheme>[a-z][a-z0-9+]*)://", re.IGNORECASE)
@@ -67,7 +70,7 @@ def open_source(targets: str | Path | Sequence[str | Path], *, progress: Progres
     """
     listed = [targets] if isinstance(targets, str | Path) else list(targets)
     progress = progress or Silent()
-    if not listed:
+    if not all(map(str, listed)) or not listed:
         raise DataError("no source is given: expected pictures, a folder, a video, camera:0 or a URL")
     moving = [target for target in listed if _moves(target)]
     if not moving:
@@ -135,7 +138,7 @@ class AnimationSource:
     def __init__(self, path: Path, progress: Progress) -> None:
         self.name = str(path)
         self.count: int | None = None
-        self.fps: float | None = None
+        self.fps: float | None = animation_rate(path)
         self._path, self._progress, self._closed = path, progress, False
 
     def __iter__(self) -> Iterator[Frame]:

@@ -16,6 +16,7 @@ import numpy as np
 from sanderling.run.vision.detections import Detections, Floats, Numbers
 from sanderling.run.vision.suppression import pairwise_iou
 
+_TOUCHING = 1e-9  # boxes that have nothing in common are never one object, whatever the rules
 _NEW_SPEED = 0.4  # share of the latest step in the smoothed speed
 
 
@@ -106,7 +107,7 @@ class Tracker:
             labels = np.array([track.label for track in tracks])
             overlap *= found.classes[places][:, None] == labels
         taken = set()
-        while overlap.max(initial=0.0) >= least_overlap:
+        while overlap.max(initial=0.0) >= max(least_overlap, _TOUCHING):
             row, column = np.unravel_index(int(overlap.argmax()), overlap.shape)
             tracks[column].move(found.boxes[places[row]], index)
             numbers[places[row]] = tracks[column].number

@@ -74,10 +74,13 @@ class _Pictures:
         name, version = request.query_params.get("model", ""), request.query_params.get("version", "")
         if not name:
             able = sorted({model.name for model in self._plane.models if _can(model, check)})
-            if len(able) != 1:
+            if not able:
+                there = ", ".join(sorted({model.name for model in self._plane.models})) or "none"
+                raise OptionError(f"this server has no {kind} of pictures: its models are {there}")
+            if len(able) > 1:
                 raise OptionError(
                     f"this server has {len(able)} models that are a {kind} of pictures: name one with ?model=NAME; "
-                    f"available are {', '.join(able) or 'none'}"
+                    f"available are {', '.join(able)}"
                 )
             name = able[0]
         model = self._plane.model(name, version)

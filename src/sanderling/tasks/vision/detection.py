@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -109,7 +109,7 @@ class Detector:
 
     def stream(
         self,
-        target: str | Path | Source,
+        target: str | Path | Sequence[str | Path] | Source,
         *,
         track: bool = False,
         draw: bool = False,
@@ -120,7 +120,7 @@ class Detector:
         """What is on every frame of a stream, with the stages overlapped; see ``run.vision.pipeline``.
 
         Args:
-            target: a picture, a folder of them, a video, ``camera:N``, a URL, or a source, which stays open.
+            target: pictures and folders of them, a video, ``camera:N``, a URL, or a source, which stays open.
             track: number objects through the stream.
             draw: outcomes have the frame with its objects drawn on it.
             drop: ``newest`` drops frames that the device cannot keep up with, ``none`` waits.
@@ -134,7 +134,7 @@ class Detector:
         with ExitStack() as stack:
             source = (
                 stack.enter_context(open_source(target, progress=progress))
-                if isinstance(target, str | Path)
+                if isinstance(target, str | Path | Sequence)
                 else target
             )
             yield from self.pipeline(source, track=track, draw=draw, drop=drop, limit=limit)

@@ -26,6 +26,8 @@ _Rectangle = tuple[int, int, int, int]
 Color = tuple[int, int, int]
 _GOLDEN = 0.618033988749895
 _BRIGHT = 140
+_SCORE_LETTERS = 6
+_LEAST_NAME = 8  # letters, and at most as many as would fill half of the picture
 _SMALLEST_LETTERS_PX, _LARGEST_LETTERS_PX = 11, 36
 
 
@@ -42,7 +44,8 @@ def draw_found(frame: Frame, found: Sequence[Found]) -> Frame:
         _draw_box(pixels, each, _color_of(each), width)
     taken: list[_Rectangle] = []
     for each in found:
-        tile = label_tile(_label_of(each), _color_of(each), letters)
+        number = "" if each.track is None else f"#{each.track} "
+        tile = label_tile(number + _words(each.label, each.score, frame), _color_of(each), letters)
         taken.append(_place(pixels, tile, each.box, each.corners[0] if each.corners else each.box[:2], taken))
     return replace(frame, pixels=pixels, format="bgr")
 
@@ -52,7 +55,7 @@ def draw_labels(frame: Frame, labels: Sequence[Label]) -> Frame:
     pixels = to_bgr(frame)
     top = 0
     for label in labels:
-        tile = label_tile(f"{label.label} {100 * label.probability:.0f} %", (40, 40, 40), letter_height(frame))
+        tile = label_tile(_words(label.label, label.probability, frame), (40, 40, 40), letter_height(frame))
         _paste(pixels, tile, 0, top)
         top += len(tile)
     return replace(frame, pixels=pixels, format="bgr")
@@ -81,9 +84,11 @@ def _color_of(found: Found) -> Color:
     return color_of(found.index if found.track is None else found.track)
 
 
-def _label_of(found: Found) -> str:
-    number = "" if found.track is None else f"#{found.track} "
-    return f"{number}{found.label} {100 * found.score:.0f} %"
+def _words(name: str, share: float, frame: Frame) -> str:
+    """A class with its score; a long name is cut, so that the score is to be seen and the picture behind it too."""
+    most = max(round(frame.width / letter_height(frame)) - _SCORE_LETTERS, _LEAST_NAME)
+    short = name if len(name) <= most else name[: most - 1].rstrip(" ,") + "…"
+    return f"{short} {100 * share:.0f} %"
 
 
 @lru_cache(maxsize=1024)

@@ -6,7 +6,9 @@ import threading
 from pathlib import Path
 from typing import BinaryIO
 
-from sanderling.core.errors import OptionError
+import numpy as np
+
+from sanderling.core.errors import DataError, OptionError
 from sanderling.core.tensor import Array
 from sanderling.model.manifest import Manifest
 from sanderling.model.preprocessing import Preprocessing
@@ -56,6 +58,8 @@ def to_frame(picture: Picture) -> Frame:
     if isinstance(picture, str | Path):
         with open_source(picture) as source:
             return next(iter(source))
+    if not isinstance(picture, np.ndarray):
+        raise DataError(f"picture is a {type(picture).__name__}: expected a path, a Frame, or an array of uint8")
     return frame_of(picture, "gray" if picture.ndim == 2 else "rgb")
 
 

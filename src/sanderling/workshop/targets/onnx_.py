@@ -21,6 +21,7 @@ from sanderling.model.package import Package
 from sanderling.model.preprocessing import Preprocessing
 from sanderling.run.engines import engine
 from sanderling.run.engines.base import EngineOptions, Optimization
+from sanderling.run.pictures import PIXEL_LIMIT
 from sanderling.run.vision.frames import PIXEL_FORMATS, PLANAR_FORMATS, frame_of
 from sanderling.run.vision.transforms import transform
 from sanderling.workshop.fused_preprocessing import FrameSource, fuse, preprocessing_alone
@@ -106,6 +107,8 @@ def _source(request: ExportRequest, preprocessing: Preprocessing) -> FrameSource
     if size is None:
         raise OptionError(f"target 'onnx', --option size={text}: expected WIDTHxHEIGHT, such as 1280x720")
     width, height = int(size["width"]), int(size["height"])
+    if width * height > PIXEL_LIMIT:
+        raise OptionError(f"target 'onnx', --option size={text}: expected at most {PIXEL_LIMIT:,} pixels")
     if pixel_format in PLANAR_FORMATS and (width % 2 or height % 2):
         raise OptionError(f"target 'onnx': {pixel_format} frames of {text} pixels: width and height must be even")
     return FrameSource(pixel_format, width, height, standard)

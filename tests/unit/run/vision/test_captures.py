@@ -74,6 +74,85 @@ def test_video_that_ends_within_a_frame_gives_whole_frames_and_says_so(tmp_path,
     assert f"20 frames, and {len(found)} could be read" in event.reason
 
 
+class TimedCapture(FakeCapture):
+    """Frames with the times that a file says they have, in ms."""
+
+    def __init__(self, times_ms, count):
+        super().__init__(numbered(len(times_ms)))
+        self._times_ms, self._count, self._read = times_ms, count, -1
+
+    def read(self):
+        self._read += 1
+        return super().read()
+
+    def get(self, which):
+        told = {cv2.CAP_PROP_FPS: 10.0, cv2.CAP_PROP_FRAME_COUNT: self._count}
+        return told.get(which, float(self._times_ms[min(self._read, len(self._times_ms) - 1)]))
+
+
+def timed(monkeypatch, told, path, times_ms, count):
+    path.write_bytes(b"video")
+    monkeypatch.setattr(captures, "_opened", lambda _: TimedCapture(times_ms, count))
+    with VideoSource(path, told) as source:
+        return [frame.timestamp_s for frame in source]
+
+
+def test_video_of_a_varying_rate_gives_each_frame_its_own_time(tmp_path, told, monkeypatch):
+    times = timed(monkeypatch, told, tmp_path / "phone.mp4", [40, 140, 540, 560, 0], 5)
+    assert times == pytest.approx([0, 0.1, 0.5, 0.52, 0.52])  # the last one's is not told
+    assert told.events == []
+
+
+def test_video_is_not_let_go_of_while_a_thread_reads_it(tmp_path, told, monkeypatch):
+    reading, go_on, released = threading.Event(), threading.Event(), []
+
+    class Slow(FakeCapture):
+        def read(self):
+            reading.set()
+            go_on.wait(10)
+            return super().read()
+
+        def release(self):
+            released.append(go_on.is_set())
+
+    (tmp_path / "a.mp4").write_bytes(b"video")
+    monkeypatch.setattr(captures, "_opened", lambda _: Slow(numbered(3)))
+    with VideoSource(tmp_path / "a.mp4", told) as source:
+        thread = threading.Thread(target=lambda: list(source))
+        thread.start()
+        assert reading.wait(10)
+        threading.Timer(0.05, go_on.set).start()
+    thread.join(10)
+    assert released == [True]
+
+
+def test_video_goes_on_after_frames_that_are_ruined(tmp_path, told, monkeypatch):
+    class Ruined(FakeCapture):
+        def read(self):
+            good, pixels = super().read()
+            return (good, pixels) if good and not 4 <= number_of(pixels) < 24 else (False, None)
+
+        def get(self, which):
+            return {cv2.CAP_PROP_FPS: 20.0, cv2.CAP_PROP_FRAME_COUNT: 28.0}.get(which, 0.0)
+
+    (tmp_path / "a.mp4").write_bytes(b"video")
+    monkeypatch.setattr(captures, "_opened", lambda _: Ruined(numbered(28)))
+    with VideoSource(tmp_path / "a.mp4", told) as source:
+        found = list(source)
+    assert [frame.index for frame in found] == [0, 1, 2, 3, 24, 25, 26, 27]
+    assert found[-1].timestamp_s == pytest.approx(1.35)
+    assert [event.reason for event in told.events] == ["it says that it has 28 frames, and 8 could be read"]
+
+
+@pytest.mark.parametrize(("times_ms", "count", "cut"), [([0, 200, 400], 5, False), ([0, 100, 200], 30, True)])
+def test_video_that_only_says_how_long_it_is_counts_as_cut_when_it_ends_early(
+    tmp_path, told, monkeypatch, times_ms, count, cut
+):
+    timed(monkeypatch, told, tmp_path / "a.mkv", times_ms, count)
+    assert [event.kind for event in told.events] == ["video-cut-short"] * cut
+    assert all("lasts 3.0 s, and its last frame is at 0.2 s" in event.reason for event in told.events)
+
+
 @pytest.mark.parametrize(("data", "message"), [(b"", "is empty"), (b"no video" * 50, "is no readable video")])
 def test_what_is_no_video_is_refused(tmp_path, told, data, message):
     (tmp_path / "a.mp4").write_bytes(data)
@@ -140,6 +219,16 @@ def test_video_behind_a_url_ends(tmp_path, told):
         server.shutdown()
     assert [number_of(frame.pixels) for frame in found] == list(range(8))
     assert told.events == []
+
+
+def test_camera_that_was_closed_is_not_opened_again(told, monkeypatch):
+    opened = []
+    source = LiveSource(
+        "camera:0", 0, told, open_capture=lambda _: opened.append(FakeCapture([], opens=not opened)) or opened[-1]
+    )
+    monkeypatch.setattr(source._ended, "wait", lambda _: source.close())  # just after the wait is over
+    assert list(source) == []
+    assert len(opened) == 1
 
 
 def test_closing_ends_a_search_at_once(told):

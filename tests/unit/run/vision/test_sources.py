@@ -93,6 +93,16 @@ def test_animation_gives_all_frames_with_their_times(tmp_path):
     assert [frame.timestamp_s for frame in found] == pytest.approx([0, 0.05, 0.10, 0.15])
 
 
+def test_animation_has_a_rate_and_browsers_pace_where_it_says_none(tmp_path):
+    with open_source(write_animation(tmp_path / "a.gif", numbered(2))) as source:
+        assert source.fps == pytest.approx(20)
+    pictures = [Image.new("RGB", (8, 8), color) for color in ("red", "blue")]
+    pictures[0].save(tmp_path / "b.png", save_all=True, append_images=pictures[1:])
+    with open_source(tmp_path / "b.png") as source:
+        assert source.fps == pytest.approx(10)
+        assert [frame.timestamp_s for frame in source] == pytest.approx([0, 0.1])
+
+
 def test_gif_of_one_frame_is_a_picture(tmp_path):
     assert len(frames_of([picture(tmp_path / "a.gif"), picture(tmp_path / "b.png")])) == 2
 

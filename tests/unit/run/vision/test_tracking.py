@@ -68,3 +68,9 @@ def test_same_frames_give_the_same_numbers():
     for frame in numbers(1):
         there = [number for number in frame if number]
         assert len(there) == len(set(there))
+
+
+def test_boxes_that_do_not_touch_are_two_objects_by_any_rules():
+    tracker = Tracker(TrackRules(least_overlap=0.0, least_overlap_unsure=0.0))
+    assert tracker.update(seen((0, 0, 0, 0.9)), 0).tolist() == [1]
+    assert tracker.update(seen((60, 0, 0, 0.9)), 1).tolist() == [2]

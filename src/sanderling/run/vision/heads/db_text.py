@@ -12,11 +12,11 @@ from types import ModuleType
 
 import numpy as np
 
-from sanderling.core.errors import UnavailableError
 from sanderling.core.tensor import Array, TensorSpec
 from sanderling.model.detection import DetectionSpec
 from sanderling.run.vision.detections import DetectionRules, Detections, Floats, no_detections
 from sanderling.run.vision.heads.base import Arrays, Head, Roles, Size, only_output, to_probabilities
+from sanderling.run.vision.opencv import opencv
 
 _LEAST_SIDE_PX = 3.0
 _LEAST_GROWN_SIDE_PX = 5.0
@@ -44,7 +44,7 @@ def candidates(arrays: Arrays, spec: DetectionSpec, size: Size, rules: Detection
     Raises:
         UnavailableError: OpenCV is missing.
     """
-    cv2 = _opencv()
+    cv2 = opencv()
     for raw in arrays["boxes"]:  # (1, H, W)
         heat = to_probabilities(raw[0], spec.scores).astype(np.float32)
         scale = np.array([size[0] / heat.shape[1], size[1] / heat.shape[0]])
@@ -92,15 +92,6 @@ def clockwise(corners: Floats) -> Floats:
     left = by_column[:2][np.argsort(by_column[:2, 1], kind="stable")]
     right = by_column[2:][np.argsort(by_column[2:, 1], kind="stable")]
     return np.stack([left[0], right[0], right[1], left[1]])
-
-
-def _opencv() -> ModuleType:
-    try:
-        import cv2
-    except ImportError as error:
-        raise UnavailableError("text is found with OpenCV: pip install 'sanderling[vision]'") from error
-    module: ModuleType = cv2
-    return module
 
 
 HEAD = Head("db_text", "one float output (N, 1, H, W)", recognise, roles, classes, candidates, suppresses=False)
