@@ -31,7 +31,7 @@ layers: install
 	$(BIN)/lint-imports
 
 unit: install
-	$(BIN)/python -m pytest -m "not drill" --numprocesses 2 --dist loadgroup
+	$(BIN)/python -m pytest -m 'not drill'
 
 drill: install
 	$(BIN)/python -m pytest -m drill --timeout 3600

@@ -1,4 +1,4 @@
-"""What takes long to build, once a session; and the tests that share such a thing, in one process."""
+"""Packages of language models, which take seconds to build: one a session."""
 
 import importlib.util
 from pathlib import Path
@@ -6,16 +6,6 @@ from pathlib import Path
 import pytest
 
 from tests.language_models import language_folder, smollm2_gguf
-
-LONG_BUILDS = ("smollm2_package", "lite0", "tiny_qwen_package", "built")
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Of the processes that run tests one builds each of these; its tests go there, all others with their file."""
-    for item in items:
-        shared = [name for name in LONG_BUILDS if name in getattr(item, "fixturenames", ())]
-        item.add_marker(pytest.mark.xdist_group(shared[0] if shared else item.path.stem))
 
 
 @pytest.fixture(scope="session")
