@@ -132,13 +132,13 @@ class PrivateStep(_Record):
 
     Attributes:
         file: None where there is no such step; ``refused`` says why.
-        route: ``expanded`` parameters (any batch), or ``vmap`` (exactly ``batch`` rows, filled up and masked).
-        batch: number of rows of a call; None where any number will do.
+        route: ``expanded``: parameters have a copy for each sample.
+        batch: number of rows of a call, filled up and masked; None where any number will do.
         refused: why nothing private can be claimed for this task, in words.
     """
 
     file: str | None = None
-    route: Literal["expanded", "vmap"] | None = None
+    route: Literal["expanded"] | None = None
     batch: int | None = None
     refused: str | None = None
 
