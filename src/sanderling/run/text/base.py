@@ -59,6 +59,9 @@ class Sampling:
                 raise OptionError(f"{name} is {getattr(self, name)}: expected {expected}")
 
 
+PIECE_TOKENS = 256
+"""Of a prompt that are read at once: a call computes attention of all its tokens to all, also to those after them, so
+that two halves are less than a whole."""
 GREEDY = Sampling(temperature=0.0)
 
 
@@ -226,6 +229,28 @@ class TextEngine(Protocol):
             ModelError: the folder is none of this engine's.
             EngineError: loading failed for another reason.
         """
+
+
+def capacity_of(spec: TextSpec, capacity: int | None) -> int:
+    """Tokens of a sequence that is asked for; None stands for the whole context.
+
+    Raises:
+        OptionError: below 1, or beyond the context.
+    """
+    size = spec.context_length if capacity is None else capacity
+    if not 1 <= size <= spec.context_length:
+        raise OptionError(f"capacity is {size}: expected 1 to {spec.context_length}, the model's context")
+    return size
+
+
+def check_scored(spec: TextSpec, ids: Sequence[int]) -> None:
+    """Check that a text has tokens that follow others, and is not longer than the context.
+
+    Raises:
+        OptionError: it has not, or is.
+    """
+    if not 2 <= len(ids) <= spec.context_length:
+        raise OptionError(f"{len(ids)} ids cannot be scored: expected 2 to {spec.context_length}")
 
 
 def append_one(generations: Sequence[Generation], tokens: Sequence[int]) -> Array:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -11,6 +11,8 @@ from sanderling.core.errors import EngineError
 from sanderling.core.tensor import Array
 from sanderling.run.text.base import Sampling
 
+SCORED_TOKENS = 256
+"""Whose scores one call tells, which bounds the memory for them."""
 _COLDEST = 1e-6  # below, numbers overflow, and only the likeliest is chosen anyway
 
 
@@ -76,3 +78,17 @@ def log_probabilities(logits: Array, following: Sequence[int]) -> Array:
     chosen = scores[np.arange(len(following)), np.asarray(following)]
     result: Array = chosen - np.log(np.exp(scores).sum(axis=1))
     return result
+
+
+def score_in_pieces(ids: Sequence[int], read: Callable[[Sequence[int]], Array]) -> Array:
+    """Log-probability of every token but the first after those before it, float64, shape (len(ids) - 1,).
+
+    Args:
+        ids: of a text, at least two.
+        read: appends tokens to a sequence, ``SCORED_TOKENS`` at most, and gives the scores after each of them.
+    """
+    found = []
+    for start in range(0, len(ids) - 1, SCORED_TOKENS):
+        following = ids[start + 1 : start + 1 + SCORED_TOKENS]
+        found.append(log_probabilities(read(ids[start : start + len(following)]), following))
+    return np.concatenate(found)

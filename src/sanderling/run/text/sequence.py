@@ -9,17 +9,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
-import numpy as np
-
 from sanderling.core.errors import EngineError, OptionError
 from sanderling.core.tensor import Array
 from sanderling.model.text import TextSpec
-from sanderling.run.text.base import GREEDY, Generation, Sampling, append_one
-from sanderling.run.text.sampling import Sampler, log_probabilities
+from sanderling.run.text.base import GREEDY, Generation, Sampling, append_one, check_scored
+from sanderling.run.text.sampling import SCORED_TOKENS, Sampler, score_in_pieces
 from sanderling.run.text.wording import Wording
-
-SCORED_TOKENS = 256
-"""Whose scores one call tells, which bounds the memory for them."""
 
 
 class Sequenced(ABC):
@@ -198,17 +193,6 @@ class SequencedModel(Wording, ABC):
     def generation(self, sampling: Sampling = GREEDY, *, capacity: int | None = None, schema: str = "") -> Generation:
         """Start a sequence; as of ``TextModel``."""
 
-    def capacity_of(self, capacity: int | None) -> int:
-        """Tokens of a sequence that is asked for; None stands for the whole context.
-
-        Raises:
-            OptionError: below 1, or beyond the context.
-        """
-        size = self.spec.context_length if capacity is None else capacity
-        if not 1 <= size <= self.spec.context_length:
-            raise OptionError(f"capacity is {size}: expected 1 to {self.spec.context_length}, the model's context")
-        return size
-
     def append_together(self, generations: Sequence[Generation], tokens: Sequence[int]) -> Array:
         """Read a token of one sequence.
 
@@ -225,15 +209,9 @@ class SequencedModel(Wording, ABC):
             OptionError: fewer than two ids, more than the context, or ids out of the vocabulary.
             EngineError: execution failed, or the model is closed.
         """
-        if not 2 <= len(ids) <= self.spec.context_length:
-            raise OptionError(f"{len(ids)} ids cannot be scored: expected 2 to {self.spec.context_length}")
+        check_scored(self.spec, ids)
         generation = self.generation(capacity=len(ids))
-        found = []
         try:
-            for start in range(0, len(ids) - 1, SCORED_TOKENS):
-                following = ids[start + 1 : start + 1 + SCORED_TOKENS]
-                scores = generation.append_scored(ids[start : start + len(following)])
-                found.append(log_probabilities(scores, following))
+            return score_in_pieces(ids, generation.append_scored)
         finally:
             generation.close()
-        return np.concatenate(found)

@@ -24,17 +24,23 @@ from sanderling.core.machine import usable_cores
 from sanderling.core.tensor import Array
 from sanderling.model.text import TextSpec
 from sanderling.run.engines.base import Availability
-from sanderling.run.text.base import GREEDY, Generation, Message, Sampling, append_one
-from sanderling.run.text.sampling import Sampler, log_probabilities
+from sanderling.run.text.base import (
+    GREEDY,
+    PIECE_TOKENS,
+    Generation,
+    Message,
+    Sampling,
+    append_one,
+    capacity_of,
+    check_scored,
+)
+from sanderling.run.text.sampling import Sampler, score_in_pieces
 from sanderling.run.text.wording import check_text
 
 CONFIG = "genai_config.json"
 GRAPH = "model.onnx"
 SCORING_GRAPH = "scoring.onnx"
 _FLOAT_BYTES = 4
-_SCORED_TOKENS = 256  # of one call, which bounds the memory for their scores
-# A call computes attention of all its tokens to all, also to those after them: two halves are less than a whole.
-_PIECE_TOKENS = 256
 
 
 class GenAi:
@@ -123,9 +129,7 @@ class GenAiModel:
             OptionError: a capacity below 1 or beyond the context, or a schema that the engine does not take.
             EngineError: there is no memory for it, or the model is closed.
         """
-        size = self.spec.context_length if capacity is None else capacity
-        if not 1 <= size <= self.spec.context_length:
-            raise OptionError(f"capacity is {size}: expected 1 to {self.spec.context_length}, the model's context")
+        size = capacity_of(self.spec, capacity)
         if self._model is None:
             raise EngineError("genai: the model is closed; load the package again")
         if schema:
@@ -152,8 +156,7 @@ class GenAiModel:
             ModelError: the folder has no graph for it.
             EngineError: execution failed, or the model is closed.
         """
-        if not 2 <= len(ids) <= self.spec.context_length:
-            raise OptionError(f"{len(ids)} ids cannot be scored: expected 2 to {self.spec.context_length}")
+        check_scored(self.spec, ids)
         if self._model is None:
             raise EngineError("genai: the model is closed; load the package again")
         if not (self._folder / SCORING_GRAPH).is_file():
@@ -284,7 +287,7 @@ class GenAiGeneration:
         generator = self._open()
         with _translated("execution failed", EngineError):
             while self._read < len(self._ids):
-                piece = self._ids[self._read : self._read + _PIECE_TOKENS]
+                piece = self._ids[self._read : self._read + PIECE_TOKENS]
                 generator.append_tokens(np.asarray(piece, dtype=np.int32))
                 self._read += len(piece)
 
@@ -377,17 +380,17 @@ def score(folder: Path, graph: str, spec: TextSpec, texts: Sequence[Sequence[int
         EngineError: execution failed.
     """
     model = _load(folder, graph, threads)
-    results = []
-    for ids in texts:
-        generation = GenAiGeneration(model, spec, Sampler(GREEDY), len(ids))
-        found = []
-        for start in range(0, len(ids) - 1, _SCORED_TOKENS):
-            following = ids[start + 1 : start + 1 + _SCORED_TOKENS]
-            generation.append(ids[start : start + len(following)])
-            found.append(log_probabilities(generation.all_logits(), following))
-        generation.close()
-        results.append(np.concatenate(found))
-    return results
+    return [_scored(GenAiGeneration(model, spec, Sampler(GREEDY), len(ids)), ids) for ids in texts]
+
+
+def _scored(generation: GenAiGeneration, ids: Sequence[int]) -> Array:
+    def read(piece: Sequence[int]) -> Array:
+        generation.append(piece)
+        return generation.all_logits()
+
+    scores = score_in_pieces(ids, read)
+    generation.close()
+    return scores
 
 
 def _genai() -> Any:  # noqa: ANN401 - untyped

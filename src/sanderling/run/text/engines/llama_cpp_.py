@@ -21,7 +21,7 @@ from sanderling.core.machine import usable_cores
 from sanderling.core.tensor import Array
 from sanderling.model.text import TextSpec
 from sanderling.run.engines.base import Availability
-from sanderling.run.text.base import GREEDY, Sampling
+from sanderling.run.text.base import GREEDY, Sampling, capacity_of
 from sanderling.run.text.sampling import Sampler
 from sanderling.run.text.sequence import Sequenced, SequencedModel
 
@@ -85,7 +85,7 @@ class LlamaCppModel(SequencedModel):
             OptionError: a capacity below 1 or beyond the context, or a schema, which this adapter does not keep.
             EngineError: there is no memory for it, or the model is closed.
         """
-        size = self.capacity_of(capacity)
+        size = capacity_of(self.spec, capacity)
         if schema:
             raise OptionError("llama_cpp: an answer cannot be held to a JSON schema; use a variant for ONNX Runtime")
         if self._model is None:

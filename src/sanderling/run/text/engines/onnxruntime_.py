@@ -26,14 +26,12 @@ from sanderling.core.machine import usable_cores
 from sanderling.core.tensor import Array
 from sanderling.model.text import TextSpec
 from sanderling.run.engines.base import Availability
-from sanderling.run.text.base import GREEDY, Generation, Sampling, TextModel
+from sanderling.run.text.base import GREEDY, PIECE_TOKENS, Generation, Sampling, TextModel, capacity_of
 from sanderling.run.text.sampling import Sampler
 from sanderling.run.text.sequence import Sequenced, SequencedModel
 from sanderling.run.text.slots import CacheTensor, Slots, neighbours
 
 GRAPH = "model.onnx"
-# A call computes attention of all its tokens to all, also to those after them: two halves are less than a whole.
-_PIECE_TOKENS = 256
 _MOST_TOGETHER = 8
 _KEPT = "kept_rows"  # the input of ours: rows whose scores are wanted
 _PRUNING = "/lm_head/prune/"
@@ -97,7 +95,7 @@ class OnnxRuntimeModel(SequencedModel):
             OptionError: a capacity below 1 or beyond the context, or a schema where onnxruntime-genai is not installed.
             EngineError: there is no memory for it, or the model is closed.
         """
-        size = self.capacity_of(capacity)
+        size = capacity_of(self.spec, capacity)
         with self._lock:
             self._open()
             if schema:
@@ -150,14 +148,14 @@ class OnnxRuntimeModel(SequencedModel):
     def read(self, generation: OnnxRuntimeGeneration, ids: Sequence[int], known: int, *, scored: int) -> Array:
         """Compute tokens of one sequence after its first ``known``; the scores of the last ``scored``.
 
-        They are read in pieces: see ``_PIECE_TOKENS``. The last piece has all that are scored.
+        They are read in pieces: see ``PIECE_TOKENS``. The last piece has all that are scored.
         """
-        last = max(len(ids) - max(scored, _PIECE_TOKENS), 0)  # where the last piece begins
+        last = max(len(ids) - max(scored, PIECE_TOKENS), 0)  # where the last piece begins
         with self._lock:
             session = self._open()
             cache = generation.pool.views(generation.slot, 1)
-            for start in range(0, last, _PIECE_TOKENS):
-                piece = ids[start : min(start + _PIECE_TOKENS, last)]
+            for start in range(0, last, PIECE_TOKENS):
+                piece = ids[start : min(start + PIECE_TOKENS, last)]
                 self._graph.run(session, cache, np.asarray([piece], np.int64), [known + start], np.zeros(1, np.int64))
             piece = ids[last:]
             kept = np.arange(len(piece) - scored, len(piece))
