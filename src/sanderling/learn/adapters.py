@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
 
 import numpy as np
 
+from sanderling.core.closing import Closing
 from sanderling.core.errors import EngineError, OptionError, WeightsError
 from sanderling.core.tensor import Array, Feeds, TensorSpec, check_feeds
 from sanderling.learn.checkpoint import read_checkpoint
@@ -18,7 +18,7 @@ from sanderling.run.engines.base import Executable
 INITIAL = "initial"
 
 
-class AdapterSession:
+class AdapterSession(Closing):
     """Runs a task's model with one of several sets of parameters. Usable from several threads.
 
     Close it, or use it in a ``with`` block.
@@ -111,11 +111,3 @@ class AdapterSession:
             return self._sets[name]
         except KeyError:
             raise OptionError(f"there is no adapter '{name}': available are {', '.join(self._sets)}") from None
-
-    def __enter__(self) -> AdapterSession:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()

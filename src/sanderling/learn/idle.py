@@ -7,8 +7,8 @@ import threading
 import time
 from collections.abc import Callable
 from datetime import datetime
-from types import TracebackType
 
+from sanderling.core.closing import Closing
 from sanderling.core.errors import RefusedError
 from sanderling.core.progress import Event, Progress, Silent
 from sanderling.run.policy.document import Policy
@@ -25,7 +25,7 @@ _LEAST_STALE_S = 5.0
 _LONG = 5  # steps in a row that take longer than others may wait, before that is told
 
 
-class IdleGate:
+class IdleGate(Closing):
     """Lets training steps run while a policy allows it, and pauses before the next step when it does not.
 
     Close it, or use it in a ``with`` block.
@@ -161,14 +161,6 @@ class IdleGate:
                 f"{took_ms:.0f} ms, others may wait for {self._turns.slice_ms():.0f} ms: train with a smaller batch"
             )
             self._progress.event(Event(kind="training-step-long", subject=_NAME, reason=reason))
-
-    def __enter__(self) -> IdleGate:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def _kind_of(verdict: Verdict) -> str:

@@ -6,11 +6,11 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from sanderling.core.closing import Closing
 from sanderling.core.errors import EngineError, NotMetError, OptionError, WeightsError
 from sanderling.core.progress import Event, Progress, Silent
 from sanderling.core.tensor import Array, check_feeds
@@ -55,7 +55,7 @@ class TrainerOptions:
     settings: Mapping[str, float] | None = None
 
 
-class Trainer:
+class Trainer(Closing):
     """Trains a task. Close it, or use it in a ``with`` block.
 
     The first time that an engine meets a task, its gradients are compared with PyTorch's own: one that computes them
@@ -428,14 +428,6 @@ class Trainer:
         for array in self._gradients.sums.values():
             array.fill(0)
         self._gradients = Gradients(self._gradients.sums)
-
-    def __enter__(self) -> Trainer:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def _check_settings(kind: OptimizerKind, given: Mapping[str, float]) -> None:

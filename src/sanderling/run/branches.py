@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from types import TracebackType
 
+from sanderling.core.closing import Closing
 from sanderling.core.errors import EngineError, OptionError, PackageError, SanderlingError
 from sanderling.core.machine import usable_cores
 from sanderling.core.progress import Event
@@ -74,7 +74,7 @@ def open_branches(package: Package, spec: MultimodalSpec) -> dict[str, Package]:
     return opened
 
 
-class Branches:
+class Branches(Closing):
     """Runs a package of several branches. Close it, or use it in a ``with`` block.
 
     Args:
@@ -196,14 +196,6 @@ class Branches:
         if self._owns_runtime:
             self._runtime.close(drain_s=0.0)
         self.cache.clear()
-
-    def __enter__(self) -> Branches:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _threads(self, branch: BranchSpec) -> int:
         """A share of the cores for what runs beside others; all of them for what runs alone."""

@@ -15,12 +15,12 @@ import threading
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy as np
 
 from sanderling.core import errors
+from sanderling.core.closing import Closing
 from sanderling.core.errors import EngineError, SanderlingError, TensorError
 from sanderling.core.tensor import Array, Feeds, TensorSpec
 from sanderling.run import wire
@@ -39,7 +39,7 @@ class NotBegun(EngineError):  # noqa: N818 - what is special about it
     """The process ended before it was asked: the same call may be made again."""
 
 
-class Worker:
+class Worker(Closing):
     """One worker process, started on first use and again after a crash. Usable from several threads, in turn.
 
     Args:
@@ -170,14 +170,6 @@ class Worker:
             process.wait()
             return "was ended"
         return f"crashed with {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-
-    def __enter__(self) -> Worker:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 class IsolatedExecutable:

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import TypeAlias
 
+from sanderling.core.closing import Closing
 from sanderling.core.errors import EngineError, OptionError, SanderlingError
 from sanderling.core.progress import Event
 from sanderling.core.tensor import Array, Feeds
@@ -51,7 +51,7 @@ class PooledModel:
     pinned: bool
 
 
-class Pool:
+class Pool(Closing):
     """Several packages that share devices, queues and memory. Close it, or use it in a ``with`` block.
 
     A model that is released to make room keeps its place: its next request loads it again.
@@ -380,14 +380,6 @@ class Pool:
                 self.runtime.tell(Event(kind="model-released", subject=name, reason=release.reason), model=name)
         if release.models:
             _trim()
-
-    def __enter__(self) -> Pool:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def _trim() -> None:

@@ -13,9 +13,9 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
-from types import TracebackType
 from typing import Protocol
 
+from sanderling.core.closing import Closing
 from sanderling.core.errors import EngineError, OptionError, QueueFullError, SanderlingError, TensorError
 from sanderling.core.machine import usable_cores
 from sanderling.core.progress import Event
@@ -69,7 +69,7 @@ class Shared(Protocol):
         """A session was closed."""
 
 
-class Session:
+class Session(Closing):
     """Runs a package. Close it, or use it in a ``with`` block.
 
     Attributes:
@@ -557,14 +557,6 @@ class Session:
     def _close_lanes(self) -> None:
         for lane in self._served.lanes:
             lane.close()
-
-    def __enter__(self) -> Session:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def load(

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from sanderling.core.closing import Closing
 from sanderling.core.errors import QueueFullError
 from sanderling.run.runtime import Runtime, TimedEvent
 from sanderling.serve.following import Follower
@@ -104,7 +105,7 @@ class Viewer:
             return
 
 
-class Live:
+class Live(Closing):
     """Keeps a sample a second and the last events, and tells viewers. Close it, or use it in a ``with`` block.
 
     Args:
@@ -303,12 +304,6 @@ class Live:
         written = statistics.tokens if statistics is not None else 0
         before, self._written[model_key(model)] = self._written.get(model_key(model), 0), written
         return round(max(written - before, 0) / passed_s, 1)  # less than before where it was loaded again
-
-    def __enter__(self) -> Live:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 def _model_sample(model: ServedModel, second: Second, passed_s: float, tokens: float | None) -> ModelSample:

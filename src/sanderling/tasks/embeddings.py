@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy as np
 
+from sanderling.core.closing import Closing
 from sanderling.core.errors import ContextError, OptionError
 from sanderling.core.tensor import Array, Feeds
 from sanderling.model.manifest import Manifest
@@ -94,7 +94,7 @@ class TextEncoder:
         return list(self._tokenizer.encode(text).ids)
 
 
-class Embedder:
+class Embedder(Closing):
     """Embeds texts with a package. Close it, or use it in a ``with`` block.
 
     Args:
@@ -125,11 +125,3 @@ class Embedder:
     def close(self) -> None:
         """Close the session."""
         self.session.close()
-
-    def __enter__(self) -> Embedder:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()

@@ -7,13 +7,13 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict
 
 from sanderling.core.arrays import read_npz, write_npz
+from sanderling.core.closing import Closing
 from sanderling.core.errors import DataError, SanderlingError, first_line
 from sanderling.core.files import cache_folder, replacing
 from sanderling.core.progress import Event, Progress, Silent
@@ -64,7 +64,7 @@ class Library:
     skipped: int
 
 
-class Matcher:
+class Matcher(Closing):
     """Finds pictures by texts. Close it, or use it in a ``with`` block.
 
     Features of pictures are kept in ``$SANDERLING_CACHE/features`` by the model's and the pictures' own bytes.
@@ -156,14 +156,6 @@ class Matcher:
     def close(self) -> None:
         """Close all branches."""
         self.branches.close()
-
-    def __enter__(self) -> Matcher:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _content(self, file: Path, progress: Progress) -> Content | None:
         try:

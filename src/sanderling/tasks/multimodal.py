@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from io import BytesIO
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
+from sanderling.core.closing import Closing
 from sanderling.core.errors import DataError, OptionError
 from sanderling.core.progress import Event
 from sanderling.core.tensor import Array
@@ -41,7 +41,7 @@ class Answer(BaseModel):
     unknown_words: tuple[str, ...] = ()
 
 
-class Answerer:
+class Answerer(Closing):
     """Answers questions about pictures. Close it, or use it in a ``with`` block.
 
     A picture that was asked about before is not computed again, and neither is a question.
@@ -101,14 +101,6 @@ class Answerer:
     def close(self) -> None:
         """Close all branches."""
         self.branches.close()
-
-    def __enter__(self) -> Answerer:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 class Reading:

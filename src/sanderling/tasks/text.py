@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from types import TracebackType
 
+from sanderling.core.closing import Closing
 from sanderling.core.progress import Event
 from sanderling.run.text.base import Message, Sampling
 from sanderling.run.text.limits import TextLimits, TextStatistics
@@ -16,7 +16,7 @@ from sanderling.run.text.stream import TextResult, TextStream
 __all__ = ["Chat", "Generator", "Message", "Sampling", "TextLimits", "TextResult", "TextStream"]
 
 
-class Generator:
+class Generator(Closing):
     """Generates text with a package, for several callers at once. Close it, or use it in a ``with`` block.
 
     Args:
@@ -91,16 +91,8 @@ class Generator:
         """End what runs, and give the memory back."""
         self._session.close()
 
-    def __enter__(self) -> Generator:
-        return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-
-class Chat:
+class Chat(Closing):
     """One conversation, whose messages are kept. Close it, or use it in a ``with`` block.
 
     Args:
@@ -171,11 +163,3 @@ class Chat:
         """Close the generator that was made for it; one that is shared stays open."""
         if self._owned is not None:
             self._owned.close()
-
-    def __enter__(self) -> Chat:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()

@@ -7,9 +7,9 @@ import threading
 import time
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
-from types import TracebackType
 from typing import Literal, TypeVar
 
+from sanderling.core.closing import Closing
 from sanderling.core.errors import OptionError, first_line
 from sanderling.core.progress import Event
 from sanderling.run.sensors.reading import Reading, Sensors
@@ -20,7 +20,7 @@ _T = TypeVar("_T")
 _Answer = Reading | Exception | None
 
 
-class Sampler:
+class Sampler(Closing):
     """Reads every interval and passes on, until it is closed. What hangs, fails or freezes is an event.
 
     One thread reads, another keeps time: a read that hangs is told of as ``sensor-lost`` and waited for, never repeated
@@ -126,14 +126,6 @@ class Sampler:
 
     def _tell(self, event: Event) -> None:
         _call(self._on_event, event)
-
-    def __enter__(self) -> Sampler:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def _call(function: Callable[[_T], None], argument: _T) -> None:

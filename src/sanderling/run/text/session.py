@@ -8,6 +8,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
+from sanderling.core.closing import Closing
 from sanderling.core.errors import ContextError, EngineError, OptionError, QueueFullError, SanderlingError, first_line
 from sanderling.core.progress import Event
 from sanderling.core.statistics import percentiles
@@ -35,7 +36,7 @@ _T = TypeVar("_T")
 Prompt = str | Sequence[int] | Sequence[Message]
 
 
-class TextSession:
+class TextSession(Closing):
     """Computes requests on a model, a step of each in turn. Close it, or use it in a ``with`` block.
 
     Requests share the processor's time alike: the next step is of the one that has had the least. A prompt is read in
@@ -408,12 +409,6 @@ class TextSession:
             conversation.finish(finish, self._kept.keep)
             self._trim()
         self._work.notify_all()
-
-    def __enter__(self) -> TextSession:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 def _smoothed(known: float | None, value: float) -> float:

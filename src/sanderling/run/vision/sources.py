@@ -8,6 +8,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Protocol, Self
 
+from sanderling.core.closing import Closing
 from sanderling.core.errors import DataError
 from sanderling.core.progress import Event, Progress, Silent
 from sanderling.run.pictures import PICTURE_SUFFIXES, animation_rate, is_animated, read_animation, read_frame
@@ -85,7 +86,7 @@ def is_source(text: str) -> bool:
     return bool(_CAMERA.fullmatch(text) or _URL.match(text))
 
 
-class PictureSource:
+class PictureSource(Closing):
     """Pictures one after the other; in a folder, and below it, those whose names end as pictures' do.
 
     A picture that was named must be readable; one that was found in a folder is skipped with an event.
@@ -121,16 +122,8 @@ class PictureSource:
         """Read no more."""
         self._closed = True
 
-    def __enter__(self) -> Self:
-        return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-
-class AnimationSource:
+class AnimationSource(Closing):
     """The frames of an animated GIF, WebP or PNG; one that ends within a frame ends there, with an event."""
 
     live = False
@@ -159,14 +152,6 @@ class AnimationSource:
     def close(self) -> None:
         """Read no more."""
         self._closed = True
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def _moves(target: str | Path) -> bool:

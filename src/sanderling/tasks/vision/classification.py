@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict
 
+from sanderling.core.closing import Closing
 from sanderling.core.errors import OptionError
 from sanderling.core.tensor import Array, Feeds
 from sanderling.measure.accuracy import classifier_classes
@@ -47,7 +46,7 @@ def classify(session: Session, picture: Path, *, top: int = 5) -> tuple[Label, .
     return best_labels(session.manifest, session.run(picture_feeds(session.manifest, picture)), top=top)
 
 
-class Classifier:
+class Classifier(Closing):
     """Says what pictures show. Close it, or use it in a ``with`` block.
 
     Attributes:
@@ -96,14 +95,6 @@ class Classifier:
     def close(self) -> None:
         """Close the session, if it was opened here."""
         self._model.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def check_classifier(manifest: Manifest) -> None:

@@ -6,12 +6,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict
 
+from sanderling.core.closing import Closing
 from sanderling.core.errors import OptionError
 from sanderling.core.progress import Progress
 from sanderling.core.tensor import Feeds
@@ -51,7 +50,7 @@ class Found(BaseModel):
     track: int | None = None
 
 
-class Detector:
+class Detector(Closing):
     """Finds objects on pictures. Close it, or use it in a ``with`` block.
 
     Attributes:
@@ -175,14 +174,6 @@ class Detector:
     def close(self) -> None:
         """Close the session, if it was opened here."""
         self._model.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def check_detector(manifest: Manifest) -> DetectionReader:

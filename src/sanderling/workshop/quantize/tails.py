@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from types import TracebackType
 
 import onnx
 from onnx import helper
 
+from sanderling.core.closing import Closing
 from sanderling.core.tensor import Array
 from sanderling.model.graph import with_outputs
 from sanderling.run.engines import engine
@@ -24,7 +24,7 @@ def record(model: onnx.ModelProto, tensors: Sequence[str], feeds: Sequence[Value
     return values
 
 
-class Tail:
+class Tail(Closing):
     """What follows a tensor. Each of its readers can get another value.
 
     Attributes:
@@ -68,14 +68,6 @@ class Tail:
         """Give back the loaded part."""
         if self._executable is not None:
             self._executable.close()
-
-    def __enter__(self) -> Tail:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _reader(self, name: str) -> str:
         """The reader that an input of the cut graph belongs to, or empty."""
