@@ -11,13 +11,11 @@ import argparse
 import json
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -33,11 +31,11 @@ from benchmarks.zoo.dialect_data import (
     utterances,
     with_noise,
 )
+from benchmarks.zoo.training import TrainingRecord, write_record, write_weights
 
 EPOCHS = 16
 PER_WORD = 5  # utterances of each voice
 TEST_PER_WORD = 2
-WEIGHTS_FOLDER = Path(__file__).parent / "weights"
 _BATCH = 64
 _TEST_SEED = 1_000
 _MAX_LEARNING_RATE = 6e-3
@@ -51,19 +49,12 @@ Spectrograms = NDArray[np.float32]
 
 
 @dataclass(frozen=True, kw_only=True)
-class DialectRecord:
+class DialectRecord(TrainingRecord):
     """What ``weights/training.json`` says about the network."""
 
     test_accuracy: dict[str, float]
     test_utterances: int
     training_utterances: int
-    parameters: int
-    epochs: int
-    seed: int
-    threads: int
-    torch_version: str
-    seconds: float
-    command: str
 
 
 def main() -> None:
@@ -83,21 +74,20 @@ def main() -> None:
     train(model, spectrograms, labels, epochs=arguments.epochs, generator=generator)
     tests = {accent: sounds_of_test(accent) for accent in ACCENTS}
     accuracy = {accent: measure_accuracy(model, recordings) for accent, recordings in tests.items()}
-    _save(
-        model,
-        DialectRecord(
-            test_accuracy=accuracy,
-            test_utterances=len(tests[SOURCE_ACCENT].labels),
-            training_utterances=len(said),
-            parameters=sum(parameter.numel() for parameter in model.parameters()),
-            epochs=arguments.epochs,
-            seed=arguments.seed,
-            threads=torch.get_num_threads(),
-            torch_version=torch.__version__,
-            seconds=round(time.perf_counter() - started_s, 1),
-            command=f"python -m benchmarks.zoo.train_dialect --epochs {arguments.epochs} --seed {arguments.seed}",
-        ),
+    found = DialectRecord(
+        test_accuracy=accuracy,
+        test_utterances=len(tests[SOURCE_ACCENT].labels),
+        training_utterances=len(said),
+        parameters=sum(parameter.numel() for parameter in model.parameters()),
+        epochs=arguments.epochs,
+        seed=arguments.seed,
+        threads=torch.get_num_threads(),
+        torch_version=torch.__version__,
+        seconds=round(time.perf_counter() - started_s, 1),
+        command=f"python -m benchmarks.zoo.train_dialect --epochs {arguments.epochs} --seed {arguments.seed}",
     )
+    write_weights("dialect", model.state_dict())
+    write_record("dialect", found)
     print(json.dumps(accuracy))
 
 
@@ -195,17 +185,6 @@ def warp_matrices(stretches: Sequence[float] = _STRETCHES) -> Spectrograms:
         matrix[bands, low] = 1 - (places - low)
         matrix[bands, np.minimum(low + 1, MELS - 1)] += places - low
     return matrices
-
-
-def _save(model: Dialect, record_: DialectRecord) -> None:
-    WEIGHTS_FOLDER.mkdir(exist_ok=True)
-    save_file(
-        {key: value.contiguous() for key, value in model.state_dict().items()}, WEIGHTS_FOLDER / "dialect.safetensors"
-    )
-    path = WEIGHTS_FOLDER / "training.json"
-    records = json.loads(path.read_text()) if path.exists() else {}
-    records["dialect"] = asdict(record_)
-    path.write_text(json.dumps(records, indent=2, sort_keys=True) + "\n")
 
 
 if __name__ == "__main__":

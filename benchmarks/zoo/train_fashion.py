@@ -6,26 +6,23 @@ Run from the repository root::
 """
 
 import argparse
-import json
 import math
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn import functional
 
 from benchmarks.zoo.fashion import fashion_cnn, fashion_depthwise
 from benchmarks.zoo.fashion_data import load_fashion_mnist, normalize
+from benchmarks.zoo.training import TrainingRecord, parameter_groups, write_record, write_weights
 
 NETS: dict[str, Callable[[], nn.Module]] = {"cnn": fashion_cnn, "depthwise": fashion_depthwise}
 EPOCHS = {"cnn": 18, "depthwise": 10}  # six to nine minutes each on one thread
-WEIGHTS_FOLDER = Path(__file__).parent / "weights"
 BATCH_SIZE = 128
 MAX_LEARNING_RATE = 5e-3
 WEIGHT_DECAY = 0.05
@@ -36,18 +33,11 @@ Labels = NDArray[np.int64]
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainingRecord:
+class FashionRecord(TrainingRecord):
     """What ``weights/training.json`` says about one network."""
 
     test_accuracy: float
     test_images: int
-    parameters: int
-    epochs: int
-    seed: int
-    threads: int
-    torch_version: str
-    seconds: float
-    command: str
 
 
 def main() -> None:
@@ -63,7 +53,7 @@ def main() -> None:
         print(f"{name}: test accuracy {record.test_accuracy:.2%} after {record.seconds:.0f} s")
 
 
-def train_and_save(name: str, *, epochs: int, seed: int) -> TrainingRecord:
+def train_and_save(name: str, *, epochs: int, seed: int) -> FashionRecord:
     """Train one network, write its safetensors file and its entry in ``training.json``.
 
     Args:
@@ -76,7 +66,7 @@ def train_and_save(name: str, *, epochs: int, seed: int) -> TrainingRecord:
     model = NETS[name]()
     train(model, *load_fashion_mnist("train"), epochs=epochs, seed=seed)
     test_images, test_labels = load_fashion_mnist("t10k")
-    record = TrainingRecord(
+    record = FashionRecord(
         test_accuracy=measure_accuracy(model, test_images, test_labels),
         test_images=len(test_images),
         parameters=sum(parameter.numel() for parameter in model.parameters()),
@@ -87,7 +77,8 @@ def train_and_save(name: str, *, epochs: int, seed: int) -> TrainingRecord:
         seconds=round(time.perf_counter() - started_s, 1),
         command=f"python -m benchmarks.zoo.train_fashion --net {name} --epochs {epochs} --seed {seed}",
     )
-    _save(name, model, record)
+    write_weights(f"fashion_{name}", model.state_dict())
+    write_record(f"fashion_{name}", record)
     return record
 
 
@@ -103,7 +94,7 @@ def train(model: nn.Module, images: Images, labels: Labels, *, epochs: int, seed
     """
     generator = np.random.default_rng(seed)
     model.train()
-    optimizer = torch.optim.AdamW(_parameter_groups(model))
+    optimizer = torch.optim.AdamW(parameter_groups(model, WEIGHT_DECAY))
     steps = math.ceil(len(images) / BATCH_SIZE)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, MAX_LEARNING_RATE, epochs=epochs, steps_per_epoch=steps)
     for epoch in range(epochs):
@@ -158,26 +149,6 @@ def _batches(images: Images, labels: Labels, generator: np.random.Generator) -> 
         # Twice as fast on CPU, and the layout spreads from here. `contiguous` would leave the strides
         # of one-channel images as they are.
         yield inputs.to(memory_format=torch.channels_last), torch.from_numpy(labels[chosen])
-
-
-def _parameter_groups(model: nn.Module) -> list[dict[str, object]]:
-    # Decay would pull BatchNorm gains and biases to zero, which costs accuracy.
-    kernels = [parameter for parameter in model.parameters() if parameter.ndim > 1]
-    vectors = [parameter for parameter in model.parameters() if parameter.ndim <= 1]
-    return [
-        {"params": kernels, "weight_decay": WEIGHT_DECAY},
-        {"params": vectors, "weight_decay": 0.0},
-    ]
-
-
-def _save(name: str, model: nn.Module, record: TrainingRecord) -> None:
-    WEIGHTS_FOLDER.mkdir(exist_ok=True)
-    state = {key: value.contiguous() for key, value in model.state_dict().items()}
-    save_file(state, WEIGHTS_FOLDER / f"fashion_{name}.safetensors")
-    record_path = WEIGHTS_FOLDER / "training.json"
-    records = json.loads(record_path.read_text()) if record_path.exists() else {}
-    records[f"fashion_{name}"] = asdict(record)
-    record_path.write_text(json.dumps(records, indent=2, sort_keys=True) + "\n")
 
 
 if __name__ == "__main__":

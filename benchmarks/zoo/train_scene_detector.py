@@ -6,21 +6,19 @@ Run from the repository root::
 """
 
 import argparse
-import json
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn import functional
 
 from benchmarks.zoo.fashion_scenes import SIZE_PX, SceneComposer, Scenes
 from benchmarks.zoo.scene_detector import DISTANCE_BINS, NUM_CLASSES, SceneDetector, build, distances_to_pixels
+from benchmarks.zoo.training import TrainingRecord, parameter_groups, write_record, write_weights
 from sanderling.core.tensor import TensorSpec
 from sanderling.measure.average_precision import Matches, match, mean_average_precision
 from sanderling.measure.detection import Objects
@@ -30,7 +28,6 @@ from sanderling.run.vision.reading import find_reader
 EPOCHS = 8  # twelve minutes on one thread of a busy machine
 TRAINING_SCENES = 6_000
 TEST_SCENES = 1_000
-WEIGHTS_FOLDER = Path(__file__).parent / "weights"
 NAME = "scene_detector"
 BATCH_SIZE = 16
 MAX_LEARNING_RATE = 3e-3
@@ -41,20 +38,13 @@ SCORE_POWER, OVERLAP_POWER = 0.5, 6.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainingRecord:
+class SceneRecord(TrainingRecord):
     """What ``weights/training.json`` says about the network; mean average precisions in percent."""
 
     map50: float
     map50_95: float
     test_images: int
     training_images: int
-    parameters: int
-    epochs: int
-    seed: int
-    threads: int
-    torch_version: str
-    seconds: float
-    command: str
 
 
 @dataclass(frozen=True)
@@ -85,7 +75,7 @@ def main() -> None:
     print(f"mAP50 {record.map50:.2f}, mAP50-95 {record.map50_95:.2f} after {record.seconds:.0f} s")
 
 
-def train_and_save(*, epochs: int, scenes: int, seed: int) -> TrainingRecord:
+def train_and_save(*, epochs: int, scenes: int, seed: int) -> SceneRecord:
     """Train, write the safetensors file in float16 and the entry in ``training.json``.
 
     Args:
@@ -98,13 +88,12 @@ def train_and_save(*, epochs: int, scenes: int, seed: int) -> TrainingRecord:
     model = SceneDetector()
     train(model, SceneComposer.of("train").compose(scenes, seed=seed), epochs=epochs, seed=seed)
     seconds = round(time.perf_counter() - started_s, 1)
-    WEIGHTS_FOLDER.mkdir(exist_ok=True)
-    state = {key: _half(value).contiguous() for key, value in model.state_dict().items()}
-    save_file(state, WEIGHTS_FOLDER / f"{NAME}.safetensors")
+    state = {key: _half(value) for key, value in model.state_dict().items()}
+    write_weights(NAME, state)
     kept = build()
     kept.load_state_dict(state)
     map50, map50_95 = measure_map(kept, SceneComposer.of("t10k").compose(TEST_SCENES, seed=seed))
-    record = TrainingRecord(
+    record = SceneRecord(
         map50=map50,
         map50_95=map50_95,
         test_images=TEST_SCENES,
@@ -117,7 +106,7 @@ def train_and_save(*, epochs: int, scenes: int, seed: int) -> TrainingRecord:
         seconds=seconds,
         command=f"python -m benchmarks.zoo.train_scene_detector --epochs {epochs} --scenes {scenes} --seed {seed}",
     )
-    _note(record)
+    write_record(NAME, record)
     return record
 
 
@@ -133,7 +122,7 @@ def train(model: SceneDetector, scenes: Scenes, *, epochs: int, seed: int) -> No
     generator = np.random.default_rng(seed)
     # Twice as fast on CPU, and the layout spreads from here.
     model.train().to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    optimizer = torch.optim.AdamW(_parameter_groups(model))
+    optimizer = torch.optim.AdamW(parameter_groups(model, WEIGHT_DECAY))
     steps = len(scenes.images) // BATCH_SIZE
     schedule = torch.optim.lr_scheduler.OneCycleLR(
         optimizer, MAX_LEARNING_RATE, epochs=epochs, steps_per_epoch=steps, pct_start=0.1
@@ -293,25 +282,8 @@ def _batches(scenes: Scenes, generator: np.random.Generator) -> Iterator[tuple[T
         )
 
 
-def _parameter_groups(model: nn.Module) -> list[dict[str, object]]:
-    # Decay would pull BatchNorm gains and biases to zero, which costs accuracy.
-    kernels = [parameter for parameter in model.parameters() if parameter.ndim > 1]
-    vectors = [parameter for parameter in model.parameters() if parameter.ndim <= 1]
-    return [
-        {"params": kernels, "weight_decay": WEIGHT_DECAY},
-        {"params": vectors, "weight_decay": 0.0},
-    ]
-
-
 def _half(value: Tensor) -> Tensor:
     return value.half() if value.is_floating_point() else value
-
-
-def _note(record: TrainingRecord) -> None:
-    record_path = WEIGHTS_FOLDER / "training.json"
-    records = json.loads(record_path.read_text()) if record_path.exists() else {}
-    records[NAME] = asdict(record)
-    record_path.write_text(json.dumps(records, indent=2, sort_keys=True) + "\n")
 
 
 if __name__ == "__main__":

@@ -8,23 +8,22 @@ Colours are learned first, shapes late and all at once: the loss stays above 0.2
 """
 
 import argparse
-import json
 import math
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from safetensors.torch import load_file, save_file
-from torch import Tensor, nn
+from safetensors.torch import load_file
+from torch import Tensor
 from torch.nn import functional
 
 from benchmarks.zoo.easy_vqa_data import Questions, normalize, read_questions
+from benchmarks.zoo.training import TrainingRecord, parameter_groups, read_records, write_record, write_weights
 from benchmarks.zoo.vqa import WEIGHTS, VqaNet, vqa_net
 
-RECORDS = WEIGHTS.with_name("training.json")
 EPOCHS = 30  # six to eight minutes on one thread
 PICTURES_A_BATCH = 64
 MAX_LEARNING_RATE = 3e-3
@@ -33,18 +32,11 @@ MAX_SHIFT_PX = 4
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainingRecord:
+class VqaRecord(TrainingRecord):
     """What ``weights/training.json`` says about the network."""
 
     test_accuracy: float
     test_questions: int
-    parameters: int
-    epochs: int
-    seed: int
-    threads: int
-    torch_version: str
-    seconds: float
-    command: str
 
 
 def main() -> None:
@@ -59,7 +51,7 @@ def main() -> None:
     print(f"vqa: test accuracy {record.test_accuracy:.2%} after {record.seconds:.0f} s")
 
 
-def train_and_save(*, epochs: int, seed: int, resume: bool = False) -> TrainingRecord:
+def train_and_save(*, epochs: int, seed: int, resume: bool = False) -> VqaRecord:
     """Train, write the safetensors file and the entry in ``training.json``.
 
     Args:
@@ -70,13 +62,13 @@ def train_and_save(*, epochs: int, seed: int, resume: bool = False) -> TrainingR
     started_s = time.perf_counter()
     torch.manual_seed(seed)
     model = vqa_net()
-    before = json.loads(RECORDS.read_text())["vqa"] if resume else None
+    before = read_records()[WEIGHTS.stem] if resume else None
     if before is not None:
         model.load_state_dict(load_file(WEIGHTS))
     command = f"python -m benchmarks.zoo.train_vqa --epochs {epochs} --seed {seed}{' --resume' if resume else ''}"
     train(model, read_questions("train"), epochs=epochs, seed=seed)
     test = read_questions("test")
-    record = TrainingRecord(
+    record = VqaRecord(
         test_accuracy=measure_accuracy(model, test),
         test_questions=len(test.texts),
         parameters=sum(parameter.numel() for parameter in model.parameters()),
@@ -87,7 +79,8 @@ def train_and_save(*, epochs: int, seed: int, resume: bool = False) -> TrainingR
         seconds=round(time.perf_counter() - started_s + (before["seconds"] if before else 0.0), 1),
         command=f"{before['command']} && {command}" if before else command,
     )
-    _save(model, record)
+    write_weights(WEIGHTS.stem, model.state_dict())
+    write_record(WEIGHTS.stem, record)
     return record
 
 
@@ -98,7 +91,7 @@ def train(model: VqaNet, data: Questions, *, epochs: int, seed: int) -> None:
     """
     generator = np.random.default_rng(seed)
     model.train()
-    optimizer = torch.optim.AdamW(_parameter_groups(model))
+    optimizer = torch.optim.AdamW(parameter_groups(model, WEIGHT_DECAY))
     steps = math.ceil(len(data.images) / PICTURES_A_BATCH)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, MAX_LEARNING_RATE, epochs=epochs, steps_per_epoch=steps)
     for epoch in range(epochs):
@@ -153,21 +146,6 @@ def _batches(data: Questions, generator: np.random.Generator) -> Iterator[tuple[
             torch.from_numpy(places[data.pictures[asked]]),
             torch.from_numpy(data.answers[asked]),
         )
-
-
-def _parameter_groups(model: nn.Module) -> list[dict[str, object]]:
-    # Decay would pull BatchNorm gains and biases to zero, which costs accuracy.
-    kernels = [parameter for parameter in model.parameters() if parameter.ndim > 1]
-    vectors = [parameter for parameter in model.parameters() if parameter.ndim <= 1]
-    return [{"params": kernels, "weight_decay": WEIGHT_DECAY}, {"params": vectors, "weight_decay": 0.0}]
-
-
-def _save(model: nn.Module, record: TrainingRecord) -> None:
-    WEIGHTS.parent.mkdir(exist_ok=True)
-    save_file({key: value.contiguous() for key, value in model.state_dict().items()}, WEIGHTS)
-    records = json.loads(RECORDS.read_text()) if RECORDS.exists() else {}
-    records["vqa"] = asdict(record)
-    RECORDS.write_text(json.dumps(records, indent=2, sort_keys=True) + "\n")
 
 
 if __name__ == "__main__":

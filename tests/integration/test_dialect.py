@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import numpy as np
 import pytest
 
@@ -11,7 +9,8 @@ torch = pytest.importorskip("torch")
 
 from benchmarks.zoo import dialect_data  # noqa: E402 - the network needs torch
 from benchmarks.zoo.dialect import FFT, HOP, WINDOW, dialect, mel_bands  # noqa: E402
-from benchmarks.zoo.train_dialect import WEIGHTS_FOLDER, augment, measure_accuracy, warp_matrices  # noqa: E402
+from benchmarks.zoo.train_dialect import augment, measure_accuracy, warp_matrices  # noqa: E402
+from benchmarks.zoo.training import WEIGHTS_FOLDER, read_records  # noqa: E402
 
 WEIGHTS = WEIGHTS_FOLDER / "dialect.safetensors"
 needs_espeak = pytest.mark.skipif(not dialect_data.installed(), reason="espeak-ng is not installed")
@@ -45,7 +44,7 @@ def test_loudness_makes_no_difference(network):
 
 def test_committed_weights_are_small_and_fit(network):
     assert WEIGHTS.stat().st_size < 1_000_000
-    record = json.loads((WEIGHTS_FOLDER / "training.json").read_text("utf-8"))["dialect"]
+    record = read_records()["dialect"]
     assert sum(parameter.numel() for parameter in network.parameters()) == record["parameters"]
 
 

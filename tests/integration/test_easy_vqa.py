@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import numpy as np
 import pytest
 
@@ -11,7 +9,8 @@ torch = pytest.importorskip("torch")
 easy_vqa = pytest.importorskip("easy_vqa", reason="pip install --no-deps -r requirements-models.txt")
 
 from benchmarks.zoo.easy_vqa_data import normalize, read_answers, read_questions, to_ids, words  # noqa: E402
-from benchmarks.zoo.train_vqa import RECORDS, measure_accuracy  # noqa: E402
+from benchmarks.zoo.train_vqa import measure_accuracy  # noqa: E402
+from benchmarks.zoo.training import read_records  # noqa: E402
 from benchmarks.zoo.vqa import WEIGHTS, vqa_net  # noqa: E402
 from sanderling.api import build_multimodal  # noqa: E402
 from sanderling.model.multimodal import QUESTIONS  # noqa: E402
@@ -43,9 +42,7 @@ def net():
 
 def test_committed_weights_answer_the_test_set_as_well_as_their_record_says(net, data):
     assert WEIGHTS.stat().st_size <= 3_000_000
-    assert measure_accuracy(net, data) == pytest.approx(
-        json.loads(RECORDS.read_text())["vqa"]["test_accuracy"], abs=2e-3
-    )
+    assert measure_accuracy(net, data) == pytest.approx(read_records()["vqa"]["test_accuracy"], abs=2e-3)
 
 
 def test_questions_from_files_are_answered_as_by_the_module(package, net, data):
