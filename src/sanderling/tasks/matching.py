@@ -24,7 +24,7 @@ from sanderling.model.package import Package
 from sanderling.run.branches import Branches
 from sanderling.run.features import Content
 from sanderling.run.pictures import PICTURE_SUFFIXES
-from sanderling.tasks.multimodal import Reading, check_task
+from sanderling.tasks.multimodal import open_task
 
 _TOGETHER = 32  # pictures that are decoded before their features are asked for
 _INDEX_LIMIT_BYTES = 256 << 20
@@ -79,14 +79,7 @@ class Matcher(Closing):
     """
 
     def __init__(self, path: str | Path | Package, *, keep: bool = True, **options: Any) -> None:  # noqa: ANN401
-        package = path if isinstance(path, Package) else Package.open(path)
-        check_task(package.manifest, MATCHING)
-        self.branches = Branches(package, **options)
-        try:
-            self._reading = Reading(package)
-        except BaseException:
-            self.branches.close()
-            raise
+        self.branches, self._reading = open_task(path, MATCHING, options)
         spec = self.branches.spec
         self._picture, self._text = spec.leaf("picture").name, spec.leaf("text").name
         self._index = _index_file(self.branches) if keep else None

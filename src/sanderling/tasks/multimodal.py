@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -55,14 +55,7 @@ class Answerer(Closing):
     """
 
     def __init__(self, path: str | Path | Package, **options: Any) -> None:  # noqa: ANN401 - those of Branches
-        package = path if isinstance(path, Package) else Package.open(path)
-        check_task(package.manifest, QUESTIONS)
-        self.branches = Branches(package, **options)
-        try:
-            self._reading = Reading(package)
-        except BaseException:
-            self.branches.close()
-            raise
+        self.branches, self._reading = open_task(path, QUESTIONS, options)
 
     @property
     def manifest(self) -> Manifest:
@@ -151,6 +144,27 @@ class Reading:
     def unknown_words(self, text: str) -> tuple[str, ...]:
         """As of ``TextInputs``."""
         return self._text_inputs.unknown_words(text)
+
+
+def open_task(path: str | Path | Package, task: str, options: Mapping[str, Any]) -> tuple[Branches, Reading]:
+    """The branches of a package, and what makes pictures and texts into their inputs.
+
+    Args:
+        path: of the package.
+        task: that it must be for.
+        options: of ``Branches``.
+
+    Raises:
+        OptionError: it is for another task.
+    """
+    package = path if isinstance(path, Package) else Package.open(path)
+    check_task(package.manifest, task)
+    branches = Branches(package, **options)
+    try:
+        return branches, Reading(package)
+    except BaseException:
+        branches.close()
+        raise
 
 
 def check_task(manifest: Manifest, task: str) -> None:

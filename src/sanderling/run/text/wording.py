@@ -44,11 +44,7 @@ class Wording:
             OptionError: the text has a lone surrogate or a NUL character.
         """
         check_text(text)
-        ids = list(self._tokenizer.encode(text, add_special_tokens=False).ids)
-        bos = self.spec.bos_id
-        if self.spec.adds_bos and bos is not None and ids[:1] != [bos]:
-            ids.insert(0, bos)
-        return ids
+        return with_bos(list(self._tokenizer.encode(text, add_special_tokens=False).ids), self.spec)
 
     def decode(self, ids: Sequence[int]) -> str:
         """Text of ids, without special tokens."""
@@ -64,10 +60,7 @@ class Wording:
         Raises:
             OptionError: there is no template, or it refuses the messages.
         """
-        if not self.spec.chat_template:
-            raise OptionError("this model has no chat template: give it a prompt as plain text")
-        for message in messages:
-            check_text(message.role + message.content)
+        check_messages(messages, self.spec)
         if self._template is None:
             self._template = _compiled(self._folder)
         turns = [{"role": message.role, "content": message.content} for message in messages]
@@ -111,6 +104,24 @@ def check_text(text: str) -> None:
         raise OptionError(f"the text is not valid Unicode: lone surrogate at character {error.start}") from error
     if "\0" in text:
         raise OptionError(f"the text has a NUL character at {text.index(chr(0))}, which a tokenizer would end at")
+
+
+def check_messages(messages: Sequence[Message], spec: TextSpec) -> None:
+    """Refuse messages that cannot be rendered.
+
+    Raises:
+        OptionError: the model has no chat template, or a message is no text.
+    """
+    if not spec.chat_template:
+        raise OptionError("this model has no chat template: give it a prompt as plain text")
+    for message in messages:
+        check_text(message.role + message.content)
+
+
+def with_bos(ids: list[int], spec: TextSpec) -> list[int]:
+    """Ids of a text, with the one that begins a text first, where the model wants it and they do not begin with it."""
+    bos = spec.bos_id
+    return [bos, *ids] if spec.adds_bos and bos is not None and ids[:1] != [bos] else ids
 
 
 def _compiled(folder: Path) -> Any:  # noqa: ANN401 - jinja2 is imported only here

@@ -35,7 +35,7 @@ from sanderling.run.text.base import (
     check_scored,
 )
 from sanderling.run.text.sampling import Sampler, score_in_pieces
-from sanderling.run.text.wording import check_text
+from sanderling.run.text.wording import check_messages, check_text, with_bos
 
 CONFIG = "genai_config.json"
 GRAPH = "model.onnx"
@@ -92,11 +92,7 @@ class GenAiModel:
             OptionError: the text has a lone surrogate or a NUL character.
         """
         check_text(text)
-        ids = [int(token) for token in self._tokenizer.encode(text)]
-        bos = self.spec.bos_id
-        if self.spec.adds_bos and bos is not None and ids[:1] != [bos]:
-            ids.insert(0, bos)
-        return ids
+        return with_bos([int(token) for token in self._tokenizer.encode(text)], self.spec)
 
     def decode(self, ids: Sequence[int]) -> str:
         """Text of ids, without special tokens."""
@@ -112,10 +108,7 @@ class GenAiModel:
         Raises:
             OptionError: there is no template, or it refuses the messages.
         """
-        if not self.spec.chat_template:
-            raise OptionError("this model has no chat template: give it a prompt as plain text")
-        for message in messages:
-            check_text(message.role + message.content)
+        check_messages(messages, self.spec)
         turns = json.dumps([{"role": message.role, "content": message.content} for message in messages])
         with _translated("the chat template refuses the messages", OptionError):
             return str(self._tokenizer.apply_chat_template(turns, add_generation_prompt=add_generation_prompt))
