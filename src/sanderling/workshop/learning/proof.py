@@ -222,5 +222,5 @@ def golden_values(task: Task, seed: int) -> dict[str, Array]:
     generator = np.random.default_rng(seed)
     values = {parameter.name: task.initial[parameter.name] for parameter in task.parameters}
     for adapter in task.adapters:
-        values[adapter.b] = generator.normal(0, 0.05, values[adapter.b].shape).astype(np.float32)
+        values[adapter.b] = generator.normal(0, 0.02, values[adapter.b].shape).astype(np.float32)
     return values
