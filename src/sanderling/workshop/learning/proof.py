@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 
 from sanderling.core.errors import EngineError, ModelError, NotMetError, first_line
 from sanderling.core.progress import Event, Progress
@@ -76,7 +74,7 @@ def _golden(
     for drawn in range(_MOST_BATCHES):
         batch = golden_batch(task, spec, seed + drawn)
         gradients = true_gradients(reference, batch, values)
-        rounded = true_gradients(replace(reference, dtype=torch.float32), batch, values)
+        rounded = true_gradients(reference.in_float32(), batch, values)
         own_error, _ = gradient_error(gradients, rounded, weight=float(gradients["weight"]))
         golden = {f"input.{name}": array for name, array in batch.inputs.items()} | {LABEL: batch.label}
         golden |= {f"param.{name}": array for name, array in values.items()} | gradients
@@ -92,7 +90,7 @@ def _exact(reference: Reference, batch: Batch, values: Mapping[str, Array]) -> R
     try:
         true_gradients(reference, batch, values)
     except RuntimeError:
-        return replace(reference, dtype=torch.float32)
+        return reference.in_float32()
     return reference
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -159,6 +159,10 @@ class Reference:
             return float(rows)
         label = batch.label[:, 1:] if self.loss.shift else batch.label
         return float(max(1, int((label[0] != self.loss.ignore_index).sum())) * rows)
+
+    def in_float32(self) -> Reference:
+        """The same, as a device computes."""
+        return replace(self, dtype=torch.float32)
 
     @property
     def free(self) -> bool:
