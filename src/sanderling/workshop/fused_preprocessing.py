@@ -15,10 +15,9 @@ from onnx import TensorProto, helper, numpy_helper
 
 from sanderling.core.errors import ModelError
 from sanderling.core.tensor import Array
-from sanderling.model.colors import VIDEO_STANDARDS
 from sanderling.model.preprocessing import Preprocessing
 from sanderling.model.resampling import Taps, taps_of
-from sanderling.run.vision.color import GRAY_AS_COMPUTED, rows_as_computed
+from sanderling.run.vision.color import COARSE_BITS, FACTOR_BITS, GRAY_AS_COMPUTED, factors_as_computed, zeros_of
 from sanderling.run.vision.frames import PLANAR_FORMATS, PixelFormat
 from sanderling.run.vision.placing import Fit, fit
 from sanderling.run.vision.resizing import passes_columns_first, scaling
@@ -195,7 +194,8 @@ def _colors(chain: _Chain, preprocessing: Preprocessing, source: FrameSource) ->
         channels = len(shares)
         chain.add("Reshape", np.array([channels, height * width]))
         chain.from_the_left(np.array([shares], np.float32))
-        chain.add("Round")
+        chain.add("Add", np.array(0.5, np.float32))
+        chain.add("Floor")
     chain.add("Reshape", np.array([1, preprocessing.channels, height, width]))
 
 
@@ -218,14 +218,32 @@ def _from_planes(chain: _Chain, source: FrameSource, order: str) -> None:
     chroma = chain.add("Reshape", np.array([2, height * width]))
     chain.join([luma, chroma], 0)
     chain.add("Cast", to=TensorProto.FLOAT)
-    if VIDEO_STANDARDS[source.standard].narrow:  # luma below 16 counts as 16, chroma has no such limit
-        chain.add("Max", np.array([[16.0], [0.0], [0.0]], np.float32))
-    rows = rows_as_computed(source.standard)
-    rows = rows if order == "rgb" else rows[::-1]
-    chain.from_the_left(rows[:, :3].astype(np.float32))
-    chain.add("Add", rows[:, 3:].astype(np.float32))
-    chain.to_levels(rounded=True)
+    zeros = zeros_of(source.standard)
+    if zeros[0] > 0:  # luma has a limit below, chroma has none
+        chain.add("Max", np.array([[zeros[0]], [0], [0]], np.float32))
+    factors = factors_as_computed(source.standard)
+    _mix(chain, factors if order == "rgb" else factors[::-1], zeros)
     chain.add("Reshape", np.array([3, height, width]))
+
+
+def _mix(chain: _Chain, factors: Array, zeros: Array) -> None:
+    """Levels of three channels by the host's fixed point, to the last bit.
+
+    float32 adds multiples of 2^-14 up without rounding. Of finer factors the low 10 bits are multiplied alone; what
+    they sum up to is cut to whole steps of 2^-10, in which the high bits are, as a carry to those.
+    """
+    biases = ((1 << (FACTOR_BITS - 1)) - factors @ zeros)[:, None]  # half a level more, for the end is cut off
+    if (factors % (1 << (FACTOR_BITS - COARSE_BITS))).any():
+        start, step = chain.at, 1 << (FACTOR_BITS // 2)
+        low, factors = factors % step, factors - factors % step
+        chain.from_the_left((low / step).astype(np.float32))
+        chain.add("Add", (biases % step / step).astype(np.float32))
+        chain.join([start, chain.add("Floor")], 0)
+        factors, biases = np.column_stack([factors, step * np.eye(3, dtype=np.int64)]), biases - biases % step
+    chain.from_the_left((factors / (1 << FACTOR_BITS)).astype(np.float32))
+    chain.add("Add", (biases / (1 << FACTOR_BITS)).astype(np.float32))
+    chain.to_levels(rounded=False)
+    chain.add("Floor")
 
 
 def _resize(chain: _Chain, preprocessing: Preprocessing, source: FrameSource, found: Fit) -> None:
