@@ -20,7 +20,7 @@ pytest.importorskip("cv2")
 COLORS = ({"color": "rgb"}, {"color": "bgr"}, {"color": "gray", "mean": (3.0,), "std": (1.0,)})
 FILTERS = {  # levels that graph and host may differ by
     ("nearest", True): 0.0,
-    ("bicubic", True): 1.001,
+    ("bicubic", True): 0.0,
     ("bilinear", True): 0.001,  # floats, which are added up in another order
     ("area", True): 0.51,  # OpenCV rounds to levels, the graph does not
     ("bilinear", False): 1.001,  # and has weights of 11 bits
