@@ -26,15 +26,15 @@ class Block:
     """Targets ``start`` to ``stop`` from sources ``first`` to ``last`` (not included).
 
     Attributes:
-        weights: float32, shape (stop - start, last - first) for rows; (last - first, stop - start), also one for each
-            channel, for columns.
+        weights: float32 or float64, shape (stop - start, last - first) for rows; (last - first, stop - start), also
+            one for each channel, for columns.
     """
 
     start: int
     stop: int
     first: int
     last: int
-    weights: npt.NDArray[np.float32]
+    weights: Array
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,20 +58,22 @@ def strip_rows(channels: int, width: int, height: int) -> int:
     return max(min(affordable, height), _MIDDLE)
 
 
-def axis_of_rows(taps: Taps) -> Axis:
-    """Blocks for ``resample_rows``."""
-    return _axis(taps, _SHORT if len(taps.indices) < taps.indices.max() else _MIDDLE)
+def axis_of_rows(taps: Taps, dtype: npt.DTypeLike = np.float32) -> Axis:
+    """Blocks for ``resample_rows`` with weights of ``dtype``."""
+    return _axis(taps, _SHORT if len(taps.indices) < taps.indices.max() else _MIDDLE, dtype)
 
 
-def axis_of_columns(taps: Taps, factors: npt.NDArray[np.float32] | None = None) -> Axis:
+def axis_of_columns(
+    taps: Taps, factors: npt.NDArray[np.float32] | None = None, dtype: npt.DTypeLike = np.float32
+) -> Axis:
     """Blocks for ``resample_columns``; ``factors``, float32 (C,), multiply what each channel becomes."""
-    axis = _axis(taps, _LONG)
+    axis = _axis(taps, _LONG, np.float64)
     each = np.ones((1, 1)) if factors is None else factors[:, None, None]
-    turned = (replace(block, weights=np.ascontiguousarray(block.weights.T * each, np.float32)) for block in axis.blocks)
+    turned = (replace(block, weights=np.ascontiguousarray(block.weights.T * each, dtype)) for block in axis.blocks)
     return replace(axis, blocks=tuple(turned))
 
 
-def _axis(taps: Taps, targets: int) -> Axis:
+def _axis(taps: Taps, targets: int, dtype: npt.DTypeLike) -> Axis:
     """Cut the weights of an axis into blocks of ``targets``."""
     size = len(taps.indices)
     used = taps.weights != 0
@@ -85,18 +87,18 @@ def _axis(taps: Taps, targets: int) -> Axis:
         rows = np.nonzero(inside)[0]
         weights = np.zeros((stop - start, last - first))
         np.add.at(weights, (rows, taps.indices[start:stop][inside] - first), taps.weights[start:stop][inside])
-        blocks.append(Block(start, stop, first, last, weights.astype(np.float32)))
+        blocks.append(Block(start, stop, first, last, weights.astype(dtype)))
     return Axis(tuple(blocks), max(block.last - block.first for block in blocks), size)
 
 
-def resample_rows(planes: Array, axis: Axis, scratch: npt.NDArray[np.float32], out: Array) -> None:
+def resample_rows(planes: Array, axis: Axis, scratch: Array, out: Array) -> None:
     """Resample planes along their columns: rows become fewer or more.
 
     Args:
         planes: uint8 or float32, shape (C, H, W).
         axis: from H to h.
-        scratch: float32, shape (C, ``axis.longest``, W).
-        out: float32, shape (C, h, W), written.
+        scratch: as the weights are, shape (C, ``axis.longest``, W).
+        out: as the weights are, shape (C, h, W), written.
     """
     _write_rows(planes, axis.blocks, scratch, out, 0)
 
@@ -105,9 +107,9 @@ def resample_columns(planes: Array, axis: Axis, out: Array) -> None:
     """Resample planes along their rows.
 
     Args:
-        planes: float32, shape (C, H, W).
+        planes: as the weights are, shape (C, H, W).
         axis: from W to w.
-        out: float32, shape (C, H, w), written.
+        out: as the weights are, shape (C, H, w), written.
     """
     for block in axis.blocks:
         np.matmul(planes[:, :, block.first : block.last], block.weights, out=out[:, :, block.start : block.stop])
@@ -142,9 +144,7 @@ def _write_rows(planes: Array, blocks: Sequence[Block], scratch: Array, out: Arr
         np.matmul(block.weights, rows, out=out[:, block.start - start : block.stop - start])
 
 
-def resample(
-    planes: Array, rows: Axis, columns: Axis, *, columns_first: bool, rounded: bool
-) -> npt.NDArray[np.float32]:
+def resample(planes: Array, rows: Axis, columns: Axis, *, columns_first: bool, rounded: bool) -> Array:
     """Resample planes along both axes.
 
     Args:
@@ -155,26 +155,28 @@ def resample(
         rounded: whether what is between the passes is rounded to 8 bits, as Pillow does.
 
     Returns:
-        float32, shape (C, h, w), not clipped.
+        As the weights are, shape (C, h, w), not clipped.
     """
     channels, height, width = planes.shape
-    result = np.empty((channels, rows.size, columns.size), np.float32)
+    dtype = rows.blocks[0].weights.dtype
+    result = np.empty((channels, rows.size, columns.size), dtype)
     if columns_first:
-        between = np.empty((channels, height, columns.size), np.uint8 if rounded else np.float32)
+        between = np.empty((channels, height, columns.size), np.uint8 if rounded else dtype)
         for start in range(0, height, _CHUNK_ROWS):
-            chunk = planes[:, start : start + _CHUNK_ROWS].astype(np.float32)
-            shortened = np.empty((channels, chunk.shape[1], columns.size), np.float32)
+            chunk = planes[:, start : start + _CHUNK_ROWS].astype(dtype)
+            shortened = np.empty((channels, chunk.shape[1], columns.size), dtype)
             resample_columns(chunk, columns, shortened)
             np.copyto(between[:, start : start + _CHUNK_ROWS], to_levels(shortened) if rounded else shortened, "unsafe")
-        resample_rows(between, rows, np.empty((channels, rows.longest, columns.size), np.float32), result)
+        resample_rows(between, rows, np.empty((channels, rows.longest, columns.size), dtype), result)
         return result
-    fewer = np.empty((channels, rows.size, width), np.float32)
-    resample_rows(planes, rows, np.empty((channels, rows.longest, width), np.float32), fewer)
+    fewer = np.empty((channels, rows.size, width), dtype)
+    resample_rows(planes, rows, np.empty((channels, rows.longest, width), dtype), fewer)
     resample_columns(to_levels(fewer) if rounded else fewer, columns, result)
     return result
 
 
-def to_levels(values: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-    """Round to whole levels in [0, 255], in place."""
-    np.rint(values, out=values)
+def to_levels(values: Array) -> Array:
+    """Round to whole levels in [0, 255], halves up as Pillow does, in place."""
+    values += 0.5
+    np.floor(values, out=values)
     return np.clip(values, 0, 255, out=values)

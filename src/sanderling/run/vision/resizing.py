@@ -92,8 +92,12 @@ def plan_resizing(preprocessing: Preprocessing, frame: Frame) -> Resizing:
     region = whole(frame) if method is not None else region_around(frame, *_ends(rows), *_ends(columns))
     rows, columns = Taps(rows.indices - region.top, rows.weights), Taps(columns.indices - region.left, columns.weights)
     picked = (_picked(rows), _picked(columns)) if picks else None
-    down, factors = axis_of_rows(rows), scaling(preprocessing)[0]
     overshoots = how == "bicubic"
+    rounded = overshoots and antialias
+    if rounded:  # exact, for a level between the passes that is another shows in levels beside it
+        rows, columns = rows.in_fixed_point(), columns.in_fixed_point()
+    dtype = np.float64 if rounded else np.float32
+    down = axis_of_rows(rows, dtype)
     weighed = picked is None and method is None
     size = (region.height, region.width)
     channels = preprocessing.channels
@@ -106,9 +110,9 @@ def plan_resizing(preprocessing: Preprocessing, frame: Frame) -> Resizing:
         picked=picked,
         method=method,
         rows=down,
-        columns=axis_of_columns(columns, None if overshoots else factors),
+        columns=axis_of_columns(columns, None if overshoots else scaling(preprocessing)[0], dtype),
         overshoots=overshoots,
-        rounded=overshoots and antialias,
+        rounded=rounded,
         columns_first=passes_columns_first(frame.height, frame.width, found),
         colored=np.empty(size if channels == 1 else (*size, 3), np.uint8),
         planes=np.empty((3, *planes), np.uint8),
