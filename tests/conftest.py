@@ -20,7 +20,7 @@ def tiny_qwen_package(tiny_qwen_folder, tmp_path_factory) -> Path:
     from sanderling.api import build_text
 
     path = tmp_path_factory.mktemp("package") / "tiny.sdl"
-    return build_text(tiny_qwen_folder, path, precision="fp32,fp16,int8,int8-blocks,int4", threads=1).path
+    return build_text(tiny_qwen_folder, path, precision="fp32,fp16,int8,int8-blocks,int8-residual,int4", threads=1).path
 
 
 @pytest.fixture(scope="session")

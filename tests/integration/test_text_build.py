@@ -15,7 +15,7 @@ from sanderling.run.text.base import GREEDY, Message
 from sanderling.run.text.loading import load_model, load_text
 from tests.language_models import gguf_file, language_folder
 
-PRECISIONS = ("fp32", "fp16", "int8", "int8-blocks", "int4")
+PRECISIONS = ("fp32", "fp16", "int8", "int8-blocks", "int8-residual", "int4")
 BUILD = ("build", "--task", "text-generation", "-o", "../out/chat.sdl")
 
 pytest.importorskip("onnxruntime_genai")
@@ -135,10 +135,11 @@ def test_products_of_every_precision_are_found(tiny):
     assert graphs["fp16"].weight_bytes < graphs["fp32"].weight_bytes
 
 
-def test_int8_blocks_computes_every_product_in_blocks(tiny):
-    measured = json.loads(Package.open(tiny).file("evidence.json").read_text())["variants"]["int8-blocks"]
+@pytest.mark.parametrize(("name", "form"), [("int8-blocks", "blocks-8"), ("int8-residual", "residual-8")])
+def test_every_product_is_computed_in_blocks_without_a_search(tiny, name, form):
+    measured = json.loads(Package.open(tiny).file("evidence.json").read_text())["variants"][name]
 
-    assert measured["forms"].keys() == {"blocks-8"}
+    assert measured["forms"].keys() == {form}
     assert measured["search"] is None
     assert measured["overall"]["percent"] < 1
 
@@ -264,7 +265,7 @@ def test_a_tokenizer_that_does_not_match_the_vocabulary_is_refused(refused, work
     ("options", "says"),
     [
         (("--budget", "top1=1"), "give perplexity=5"),
-        (("--precision", "int2"), "available are fp32, fp16, int8, int8-blocks, int4, gguf, openvino"),
+        (("--precision", "int2"), "available are fp32, fp16, int8, int8-blocks, int8-residual, int4, gguf, openvino"),
         (("--labels", "imagenet"), "--labels cannot be used with --task text-generation"),
         (("--eval", "nowhere.txt"), "text nowhere.txt cannot be read"),
     ],

@@ -11,6 +11,7 @@ import onnx
 
 from sanderling.core.errors import ModelError, first_line
 from sanderling.model.graph import opset_of, weight_bytes
+from sanderling.model.text import RESIDUAL
 
 _PRODUCTS = ("MatMul", "DynamicQuantizeMatMul", "MatMulNBits")
 
@@ -55,7 +56,7 @@ def read_text_graph(path: Path) -> TextGraph:
     products = tuple(
         TextProduct(node.name, node.op_type, macs, _read_bytes(node, constants))
         for node in model.graph.node
-        if node.op_type in _PRODUCTS and (macs := _macs(node, constants))
+        if node.op_type in _PRODUCTS and not node.name.startswith(RESIDUAL) and (macs := _macs(node, constants))
     )
     return TextGraph(
         opset=opset_of(model),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pydantic import BaseModel, ConfigDict, Field
 
+RESIDUAL = "residual/"  # begins the names of nodes that split a product's input, which are no products of the model
+
 
 class TextSpec(BaseModel):
     """What a language model reads and writes, alike for all its variants.

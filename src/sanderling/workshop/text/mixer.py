@@ -11,7 +11,8 @@ from onnx import helper, numpy_helper
 
 from sanderling.core.tensor import Array
 from sanderling.model.graph import used_names
-from sanderling.workshop.text.decoder import DATA, GRAPH, HEAD, Decoder, Lookup, Product, unpruned
+from sanderling.workshop.text.decoder import DATA, GRAPH, HEAD, Decoder, Product, unpruned
+from sanderling.workshop.text.residual import Residuals
 from sanderling.workshop.text.storage import BITS, Form, block_of, fits, store
 
 _DOMAIN = "com.microsoft"
@@ -100,7 +101,7 @@ class Mixer:
         else:
             stored = store(array.T if is_table else array, form)
             parts = {"codes": stored.codes, "scales": stored.scales, "zero_points": stored.zero_points}
-            if form == Form.BLOCKS_8:
+            if form in _OF_LOOKUPS:
                 parts["rows"] = stored.codes.reshape(len(stored.codes), -1)
             made = {
                 part: self._file.add(
@@ -115,6 +116,7 @@ class Mixer:
 
 _DTYPES = {Form.FLOAT: np.float32, Form.HALF: np.float16}
 _SAME_BYTES = {"rows": "codes"}
+_OF_LOOKUPS = (Form.BLOCKS_8, Form.RESIDUAL_8)  # that an embedding can have
 
 
 def _rewritten(
@@ -127,22 +129,24 @@ def _rewritten(
     used: dict[str, onnx.TensorProto] = {}
     nodes: list[onnx.NodeProto] = []
     head = forms.get(HEAD, Form.FLOAT)
+    residuals = Residuals(block_of(Form.RESIDUAL_8, 0))
     for node in model.graph.node:
         product = products.get(node.name)
         form = forms.get(node.name, Form.FLOAT)
         if product is not None and form != Form.FLOAT and fits(form, product.depth):
             parts = tensors(product.weight, form)
-            nodes.append(_product(node, product, form, parts))
-        elif (
-            lookup is not None and node.name == lookup.node.name and head == Form.BLOCKS_8 and fits(head, lookup.width)
-        ):
+            if form == Form.RESIDUAL_8:
+                nodes += residuals.of_product(product, _product(node, product, form, parts))
+            else:
+                nodes.append(_product(node, product, form, parts))
+        elif lookup is not None and node.name == lookup.node.name and head in _OF_LOOKUPS and fits(head, lookup.width):
             parts = tensors(lookup.table, head, is_table=not lookup.tied)
-            nodes.append(_lookup(node, lookup, parts))
+            nodes.append(_lookup(node, parts, block_of(head, lookup.width)))
         else:
             nodes.append(node)
             continue
         used |= {tensor.name: tensor for tensor in parts.values()}
-    _finish(model, nodes, used, decoder, rest, tensors)
+    _finish(model, nodes, used | residuals.constants, decoder, rest, tensors)
     return model
 
 
@@ -166,16 +170,19 @@ def _product(node: onnx.NodeProto, product: Product, form: Form, parts: Tensors)
     )
 
 
-def _lookup(node: onnx.NodeProto, lookup: Lookup, parts: Tensors) -> onnx.NodeProto:
+def _lookup(node: onnx.NodeProto, parts: Tensors, block: int) -> onnx.NodeProto:
+    names = [parts["rows"].name, node.input[1], parts["scales"].name]
+    if "zero_points" in parts:
+        names.append(parts["zero_points"].name)
     return helper.make_node(
         "GatherBlockQuantized",
-        [parts["rows"].name, node.input[1], parts["scales"].name],
+        names,
         node.output,
         node.name,
         domain=_DOMAIN,
         gather_axis=0,
         quantize_axis=1,
-        block_size=block_of(Form.BLOCKS_8, lookup.width),
+        block_size=block,
         bits=8,
     )
 

@@ -17,6 +17,7 @@ _PRECISIONS = {
     "fp16": Precision.FP16,
     "int8": Precision.INT8,
     "int8-blocks": Precision.INT8,
+    "int8-residual": Precision.INT8,
     "int4": Precision.INT4_WEIGHTS,
 }
 _FOREIGN = ("gguf", "openvino")

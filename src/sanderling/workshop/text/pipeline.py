@@ -54,10 +54,12 @@ _TOLERANCES = {
     "fp16": 1e-3,
     "int8": 5e-2,
     "int8-blocks": 5e-2,
+    "int8-residual": 5e-2,
     "int4": 5e-2,
     "gguf": 5e-2,
     "openvino": 5e-2,
 }
+_FORMS = {"int8": Form.DYNAMIC, "int8-blocks": Form.BLOCKS_8, "int8-residual": Form.RESIDUAL_8}
 _WIDE_PARAMETERS = 10**9  # from which on blocks of 128 serve four bits as well
 _ROUNDS = 2
 _NOT_COPIED = (GRAPH, DATA, SCORING, REFERENCE)
@@ -210,7 +212,7 @@ def _variant(
     """Write a variant's folder."""
     found, forms, rest = None, dict[str, Form](), Form.FLOAT
     form = _form_of(name, original.decoder)
-    if name == "int8-blocks" or (name == "int4" and options.budget is None):
+    if name in ("int8-blocks", "int8-residual") or (name == "int4" and options.budget is None):
         forms = forms_of(original.decoder, form)
     elif name in ("int8", "int4"):
         found = _search(name, form, scratch, original, quality, options, recorder)
@@ -230,7 +232,7 @@ def _form_of(name: str, decoder: Decoder) -> Form:
     """What most products of a variant are computed in."""
     if name == "int4":
         return Form.BLOCKS_4_WIDE if decoder.parameters >= _WIDE_PARAMETERS else Form.BLOCKS_4
-    return {"int8": Form.DYNAMIC, "int8-blocks": Form.BLOCKS_8}.get(name, Form.FLOAT)
+    return _FORMS.get(name, Form.FLOAT)
 
 
 def _foreign_variant(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -12,6 +13,8 @@ from sanderling.core.tensor import Array
 
 LEAST_BLOCK = 32
 _SHRUNK = (1.0, 0.96, 0.92, 0.88, 0.84, 0.8)  # ranges that are tried for four bits; the least square error wins
+_FINEST_PART = 32  # of a grid's step, that is tried as the step of the codes
+_SAME_LEVEL = 1e-4  # of a block's range: values that are no further apart are one level
 
 _SLICE_VALUES = 1 << 24  # of a weight at a time, which bounds the memory for it
 
@@ -22,18 +25,21 @@ class Form(StrEnum):
     ``DYNAMIC`` rounds its input to eight bits with one scale for all tokens of a call: it reads a prompt fastest, and
     large single values in the input spoil it. ``BLOCKS_8`` and ``BLOCKS_4`` round it in blocks of some values, as many
     as a block of the weight has: they write fastest. ``BLOCKS_4_WIDE`` has fewer scales, for models of many parameters.
+    ``RESIDUAL_8`` rounds it in blocks, and what that lost as a second row of the same product: 16 bits of the input for
+    one reading of the weights.
     """
 
     FLOAT = "float"
     HALF = "half"
     DYNAMIC = "dynamic"
     BLOCKS_8 = "blocks-8"
+    RESIDUAL_8 = "residual-8"
     BLOCKS_4 = "blocks-4"
     BLOCKS_4_WIDE = "blocks-4-wide"
 
 
-BITS = {Form.BLOCKS_8: 8, Form.BLOCKS_4: 4, Form.BLOCKS_4_WIDE: 4}
-_WIDEST_BLOCK = {Form.BLOCKS_8: 128, Form.BLOCKS_4: 32, Form.BLOCKS_4_WIDE: 128}
+BITS = {Form.BLOCKS_8: 8, Form.RESIDUAL_8: 8, Form.BLOCKS_4: 4, Form.BLOCKS_4_WIDE: 4}
+_WIDEST_BLOCK = {Form.BLOCKS_8: 128, Form.RESIDUAL_8: 32, Form.BLOCKS_4: 32, Form.BLOCKS_4_WIDE: 128}
 
 
 @dataclass(frozen=True)
@@ -81,19 +87,20 @@ def _store(weight: Array, form: Form) -> Stored:
         return _channels(np.asarray(weight, dtype=np.float32))
     block = block_of(form, len(weight))
     columns = np.ascontiguousarray(weight.T, dtype=np.float32).reshape(weight.shape[1], -1, block)
-    return _eight_bits(columns) if form == Form.BLOCKS_8 else _four_bits(columns)
+    return _IN_BLOCKS[form](columns)
 
 
 def restore(stored: Stored, form: Form) -> Array:
     """The weight that the operator computes with, float32, shape (depth, width)."""
     if form == Form.DYNAMIC:
         return stored.codes.astype(np.float32) * stored.scales
-    codes = stored.codes
-    middle: Array | float = 128.0
+    codes, zero_points = stored.codes, stored.zero_points
     if BITS[form] == 4:
-        codes, middle = _unpacked(codes), 8.0
-        if stored.zero_points is not None:
-            middle = _unpacked(stored.zero_points)[:, : codes.shape[1], None].astype(np.float32)
+        codes = _unpacked(codes)
+        zero_points = None if zero_points is None else _unpacked(zero_points)[:, : codes.shape[1]]
+    middle: Array | float = 1 << BITS[form] - 1
+    if zero_points is not None:
+        middle = zero_points[..., None].astype(np.float32)
     values = (codes.astype(np.float32) - middle) * stored.scales[..., None]
     return np.ascontiguousarray(values.reshape(len(values), -1).T)
 
@@ -115,26 +122,75 @@ def _eight_bits(columns: Array) -> Stored:
 def _four_bits(columns: Array) -> Stored:
     """With a zero point a block, and of several ranges the one with the least square error."""
     low, high = np.minimum(columns.min(2), 0), np.maximum(columns.max(2), 0)
-    best: tuple[Array, Array, Array] | None = None
-    least = np.full(low.shape, np.inf, np.float32)
+    tried = []
     for share in _SHRUNK:
-        scales = np.where(high > low, (high - low) * share / 15, 1).astype(np.float32)
-        zeros = np.clip(np.rint(-low * share / scales), 0, 15).astype(np.float32)
-        codes = np.clip(np.rint(columns / scales[..., None]) + zeros[..., None], 0, 15)
-        error = np.square((codes - zeros[..., None]) * scales[..., None] - columns).sum(2)
+        step = np.where(high > low, (high - low) * share / 15, 1).astype(np.float32)
+        tried.append((step, -low * share / step))
+    codes, scales, zeros = _least_error(columns, tried, 15)
+    return Stored(_packed(codes), scales, _packed(zeros))
+
+
+def _eight_bits_on_a_grid(columns: Array) -> Stored:
+    """With a zero point a block. Weights of a file of few bits lie on a grid in each block: the codes keep to it."""
+    low, high = np.minimum(columns.min(2), 0), np.maximum(columns.max(2), 0)
+    largest = np.maximum(high, -low)
+    symmetric = np.where(largest > 0, largest, 1) / 127
+    whole = np.where(high > low, (high - low) / 255, 1)
+    grid = _grid_step(columns, low, high)
+    middle = np.full(low.shape, 128, np.float32)
+    codes, scales, zeros = _least_error(columns, [(symmetric, middle), (whole, -low / whole), (grid, -low / grid)], 255)
+    return Stored(codes.astype(np.uint8), scales, zeros.astype(np.uint8))
+
+
+def _grid_step(columns: Array, low: Array, high: Array) -> Array:
+    """The step of codes that come closest to each block's own grid, shape (width, blocks); 255 steps span the block.
+
+    The grid's step is the least distance of two values, where they are on a grid at all. Codes hold zero, which its
+    levels need not: its step is divided into as many parts as bring zero closest.
+    """
+    ordered = np.sort(columns, axis=2)
+    span = np.where(high > low, high - low, 1)
+    gaps = np.diff(ordered, axis=2)
+    least = np.where(gaps > _SAME_LEVEL * span[..., None], gaps, np.inf).min(2)
+    width = ordered[..., -1] - ordered[..., 0]
+    grid = np.where(width > 0, width / np.maximum(np.rint(width / least), 1), span)
+    best, nearest = span / 255, np.full(span.shape, np.inf)
+    for part in range(1, _FINEST_PART + 1):
+        step = grid / part
+        distance = np.abs(ordered[..., 0] - np.rint(ordered[..., 0] / step) * step)
+        better = (distance < nearest) & (span <= 255.01 * step)
+        best, nearest = np.where(better, step, best), np.where(better, distance, nearest)
+    return best
+
+
+def _least_error(columns: Array, tried: Sequence[tuple[Array, Array]], most: int) -> tuple[Array, Array, Array]:
+    """Codes from 0 to ``most``, scales and zero points; block by block those of the least square error.
+
+    Args:
+        columns: shape (width, blocks, values a block).
+        tried: scales and zero points, not yet whole, of each block.
+        most: the highest code.
+    """
+    codes, scales, zeros = np.zeros_like(columns), np.ones_like(columns[..., 0]), np.zeros_like(columns[..., 0])
+    least = np.full(scales.shape, np.inf, np.float32)
+    for wide, middle in tried:
+        scale = wide.astype(np.float32)
+        zero = np.clip(np.rint(middle), 0, most).astype(np.float32)
+        code = np.clip(np.rint(columns / scale[..., None]) + zero[..., None], 0, most)
+        error = np.square((code - zero[..., None]) * scale[..., None] - columns).sum(2)
         better = error < least
-        if best is None:
-            best = (codes, scales, zeros)
-        else:
-            best = (
-                np.where(better[..., None], codes, best[0]),
-                np.where(better, scales, best[1]),
-                np.where(better, zeros, best[2]),
-            )
+        codes = np.where(better[..., None], code, codes)
+        scales, zeros = np.where(better, scale, scales), np.where(better, zero, zeros)
         least = np.minimum(least, error)
-    assert best is not None
-    codes, scales, zeros = best
-    return Stored(_packed(codes), scales.astype(np.float32), _packed(zeros))
+    return codes, scales, zeros
+
+
+_IN_BLOCKS = {
+    Form.BLOCKS_8: _eight_bits,
+    Form.RESIDUAL_8: _eight_bits_on_a_grid,
+    Form.BLOCKS_4: _four_bits,
+    Form.BLOCKS_4_WIDE: _four_bits,
+}
 
 
 def _packed(codes: Array) -> Array:

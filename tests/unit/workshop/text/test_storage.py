@@ -10,7 +10,8 @@ def weights(depth=96, width=24, seed=0):
 
 
 @pytest.mark.parametrize(
-    ("form", "largest"), [(Form.DYNAMIC, 0.5 / 127), (Form.BLOCKS_8, 0.5 / 127), (Form.BLOCKS_4, 1 / 15)]
+    ("form", "largest"),
+    [(Form.DYNAMIC, 0.5 / 127), (Form.BLOCKS_8, 0.5 / 127), (Form.RESIDUAL_8, 0.5 / 127), (Form.BLOCKS_4, 1 / 15)],
 )
 def test_a_weight_comes_back_within_half_a_step_of_its_range(form, largest):
     weight = weights()
@@ -41,12 +42,12 @@ def test_four_bits_take_the_range_with_the_least_square_error():
     assert np.square(lost).mean() < np.square(steps).mean() / 12  # that of rounding over the whole range
 
 
-@pytest.mark.parametrize("form", [Form.DYNAMIC, Form.BLOCKS_8, Form.BLOCKS_4, Form.BLOCKS_4_WIDE])
+@pytest.mark.parametrize("form", [Form.DYNAMIC, Form.BLOCKS_8, Form.RESIDUAL_8, Form.BLOCKS_4, Form.BLOCKS_4_WIDE])
 def test_zeros_stay_zeros(form):
     assert not restore(store(np.zeros((32, 4), np.float32), form), form).any()
 
 
-@pytest.mark.parametrize("form", [Form.DYNAMIC, Form.BLOCKS_8, Form.BLOCKS_4, Form.BLOCKS_4_WIDE])
+@pytest.mark.parametrize("form", [Form.DYNAMIC, Form.BLOCKS_8, Form.RESIDUAL_8, Form.BLOCKS_4, Form.BLOCKS_4_WIDE])
 def test_a_weight_stored_in_slices_is_the_weight_stored_at_once(form, monkeypatch):
     whole = store(weights(), form)
     monkeypatch.setattr(storage, "_SLICE_VALUES", 96 * 7)
@@ -55,12 +56,29 @@ def test_a_weight_stored_in_slices_is_the_weight_stored_at_once(form, monkeypatc
 
     np.testing.assert_array_equal(sliced.codes, whole.codes)
     np.testing.assert_array_equal(sliced.scales, whole.scales)
+    if whole.zero_points is not None:
+        np.testing.assert_array_equal(sliced.zero_points, whole.zero_points)
 
 
 @pytest.mark.parametrize(("depth", "wide"), [(96, 32), (576, 64), (1536, 128)])
 def test_blocks_are_as_wide_as_the_depth_allows_and_narrow_where_four_bits_feel_it(depth, wide):
     assert block_of(Form.BLOCKS_8, depth) == block_of(Form.BLOCKS_4_WIDE, depth) == wide
     assert block_of(Form.BLOCKS_4, depth) == 32
+
+
+@pytest.mark.parametrize(("levels", "offset", "share"), [(16, 0.37, 0.5), (255, 0.0, 1e-3)])
+def test_eight_bits_keep_to_the_grid_of_a_file_of_fewer_bits(levels, offset, share):
+    random = np.random.default_rng(0)
+    steps = random.uniform(0.001, 0.01, (4, 1, 24)).astype(np.float32)
+    codes = random.integers(0, levels, (4, 32, 24)) - levels // 2
+    codes[:, 0] = levels // 2  # the largest code is in every block
+    weight = ((codes + offset) * steps).astype(np.float32).reshape(128, 24)
+
+    lost = np.square(restore(store(weight, Form.RESIDUAL_8), Form.RESIDUAL_8) - weight).mean()
+
+    largest = np.abs(weight.reshape(4, 32, 24)).max(1)
+    symmetric = np.square(largest / 127).mean() / 12  # of rounding around zero, whatever the grid
+    assert lost < share * symmetric
 
 
 def test_blocks_need_a_depth_of_whole_blocks():

@@ -12,7 +12,7 @@ def test_precisions_are_read_in_order_and_int8_is_the_default():
 
 @pytest.mark.parametrize("text", ["int2", "int8,int4-weights", ","])
 def test_other_precisions_are_refused_with_those_there_are(text):
-    with pytest.raises(OptionError, match="available are fp32, fp16, int8, int8-blocks, int4"):
+    with pytest.raises(OptionError, match="available are fp32, fp16, int8, int8-blocks, int8-residual, int4"):
         parse_text_precisions(text)
 
 

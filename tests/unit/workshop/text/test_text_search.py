@@ -50,3 +50,10 @@ def test_the_head_is_in_blocks_and_what_does_not_fit_stays_in_float():
     assert forms[HEAD] == forms[NAMES[0]] == Form.BLOCKS_8
     assert forms[NAMES[1]] == Form.BLOCKS_4
     assert forms["odd"] == Form.FLOAT
+
+
+def test_the_head_is_rounded_twice_where_the_others_are():
+    forms = forms_of(DECODER, Form.RESIDUAL_8)
+
+    assert forms[HEAD] == forms[NAMES[0]] == Form.RESIDUAL_8
+    assert forms["odd"] == Form.FLOAT
