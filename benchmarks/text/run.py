@@ -1,7 +1,7 @@
 """Language models against llama.cpp: `python -m benchmarks.text.run CHAT.sdl MODEL.gguf [--peer PYTHON]`.
 
-CHAT.sdl is built from MODEL.gguf with the variants ``fp32,int8,int8-blocks,int4``. The peer is the Python of an
-environment with llama-cpp-python: the same weights as they are in the file (Q4_1), and requantised to Q8_0 and Q4_0.
+CHAT.sdl is built from MODEL.gguf with the variants ``fp32,int8,int8-blocks,int8-residual,int4``. The peer is the Python
+of an environment with llama-cpp-python: the same weights as they are in the file (Q4_1), and requantised to Q8_0 and Q4_0.
 All are processes with one thread that take turns; times are processor seconds, medians over the rounds. Perplexity is
 on the same tokens.
 """
@@ -29,7 +29,7 @@ from sanderling.model.package import Package
 from sanderling.run.text.loading import load_model
 
 RESULTS = Path(__file__).with_name("results.json")
-VARIANTS = ("fp32", "int8", "int8-blocks", "int4")
+VARIANTS = ("fp32", "int8", "int8-blocks", "int8-residual", "int4")
 REQUANTIZED = ("Q8_0", "Q4_0")
 _SCORED = 640
 _PEER = Path(__file__).with_name("peer.py")
@@ -76,6 +76,11 @@ def main() -> None:
         rows = _measured(contenders, arguments.rounds)
         memory = {name: contender.ask(do="memory") for name, contender in contenders.items()}
         changes = _changes(contenders, arguments.package)
+    evidence = json.loads(Package.open(arguments.package).file("evidence.json").read_text("utf-8"))
+    agreeing = {
+        name: sum(tokens >= variant["answer_tokens"] for tokens in variant["agreeing"]) / len(variant["agreeing"])
+        for name, variant in evidence["variants"].items()
+    }
     results = {
         "command": "python -m benchmarks.text.run CHAT.sdl MODEL.gguf --peer PYTHON",
         "machine": describe_machine().model_dump(),
@@ -84,7 +89,13 @@ def main() -> None:
         "rounds": arguments.rounds,
         "scored_tokens": _SCORED,
         "contenders": {
-            name: {**rows[name], **changes[name], "size_bytes": sizes[name], "peak_rss_bytes": memory[name]}
+            name: {
+                **rows[name],
+                **changes[name],
+                "size_bytes": sizes[name],
+                "peak_rss_bytes": memory[name],
+                "agreeing": agreeing.get(name),
+            }
             for name in contenders
         },
     }

@@ -18,7 +18,8 @@ _LEAST_MS = 0.05  # what takes less is in the sum only
 _NOTE = (
     "{source}, one thread each, in turn, {rounds} rounds. Speeds are tokens a processor second (medians): prefill of a "
     "prompt of 512, decode after 16 and after 512 tokens of context; `first` is a prompt of 32. `change` is by how "
-    "much perplexity is above FP32's on the same {tokens} tokens of each text, `bound` its upper 95 % bound on both. "
+    "much perplexity is above FP32's on the same {tokens} tokens of each text, `bound` its upper 95 % bound on both; "
+    "`answers` is how many of ten answers are FP32's for 20 tokens. "
     "Memory is the peak of the whole process, Python included, with one sequence of 536 tokens. Peer: {peer}; its keys "
     "and values are in FP16, ours in FP32."
 )
@@ -65,7 +66,7 @@ def render(
     ]
     peers = {name: row for name, row in contenders.items() if name.startswith("llama.cpp")}
     if peers:
-        for name in ("int8", "int8-blocks"):
+        for name in ("int8", "int8-blocks", "int8-residual"):
             if name in contenders:
                 parts += [f"## {name} against llama.cpp", _ratios(contenders[name], peers)]
     if steps:
@@ -80,7 +81,7 @@ def render(
 def _table(contenders: dict[str, Any]) -> str:
     head = [
         "model", "size", "memory", "prefill/s", "decode/s at 16", "decode/s at 512", "first, ms",
-        "prose: change", "code: change", "bound",
+        "prose: change", "code: change", "bound", "answers",
     ]  # fmt: skip
     rows = [
         [
@@ -94,6 +95,7 @@ def _table(contenders: dict[str, Any]) -> str:
             _percent(row["perplexity"]["prose"]["percent"]),
             _percent(row["perplexity"]["code"]["percent"]),
             _percent(row["overall"]["percent_upper"]),
+            f"{share:.0%}" if (share := row.get("agreeing")) is not None else "",
         ]
         for name, row in contenders.items()
     ]
