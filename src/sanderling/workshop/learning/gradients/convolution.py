@@ -146,11 +146,7 @@ def _weight_gradient(step: Step, moved: Window, out: list[int]) -> str:
     g = step.op("Reshape", step.op("Transpose", step.g, perm=[1, 0, *spatial]), whole([channels, -1]))
     target = whole([channels, inner, *moved.kernel])
     if inner < _FEW_CHANNELS:
-        x = step.op("Transpose", step.x(0), perm=[1, 0, *spatial])
-        taps = [step.op("Reshape", tap, whole([inner, 1, -1])) for tap in _taps(step, moved, out, x, 2)]
-        columns = step.op("Concat", *taps, axis=1) if len(taps) > 1 else taps[0]
-        columns = step.op("Reshape", columns, whole([inner * len(taps), -1]))
-        return step.op("Reshape", step.op("Gemm", g, columns, transB=1), target)
+        return step.op("Reshape", step.op("Gemm", g, columns(step, moved, out), transB=1), target)
     x = step.op("Transpose", step.x(0), perm=[0, *spatial, 1])
     rows = (step.op("Reshape", tap, whole([-1, inner])) for tap in _taps(step, moved, out, x, 1))
     products = [step.op("MatMul", g, each) for each in rows]
@@ -159,6 +155,16 @@ def _weight_gradient(step: Step, moved: Window, out: list[int]) -> str:
     each = whole([1, channels, inner])
     stacked = step.op("Concat", *(step.op("Reshape", product, each) for product in products), axis=0)
     return step.op("Reshape", step.op("Transpose", stacked, perm=[1, 2, 0]), target)
+
+
+def columns(step: Step, moved: Window, out: list[int]) -> str:
+    """What each place of the output sees of the input, (I · taps, N · places)."""
+    draft, rank = step.draft, moved.rank
+    (inner,) = fixed(step, step.shape(0), [1])
+    x = step.op("Transpose", step.x(0), perm=[1, 0, *range(2, 2 + rank)])
+    parts = [step.op("Reshape", tap, draft.integers([inner, 1, -1])) for tap in _taps(step, moved, out, x, 2)]
+    joined = step.op("Concat", *parts, axis=1) if len(parts) > 1 else parts[0]
+    return step.op("Reshape", joined, draft.integers([inner * len(parts), -1]))
 
 
 def weight_gradients(step: Step, moved: Window, out: list[int], *, each: bool = True) -> str:
