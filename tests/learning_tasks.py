@@ -258,20 +258,13 @@ def _features(batch, frozen):
 
 
 def _optimizer(kind, rule):
-    """Scale, clip by the norm of all gradients, then ``rule`` for each parameter."""
+    """``rule`` for the scaled gradients, on any piece of the parameters."""
     add = Nodes()
-    scalars = ["lr", "grad_scale", "clip_norm", "step", *SETTINGS[kind]]
-    scaled = {name: add("Mul", f"grad.{name}", "grad_scale") for name in SHAPES}
-    squares = [add("ReduceSum", add("Mul", each, each), keepdims=0) for each in scaled.values()]
-    add("Sqrt", add("Add", *squares), to="grad_norm")
-    share = add("Min", add("Div", "clip_norm", add("Add", "grad_norm", np.float32(1e-6))), np.float32(1.0))
-    for name, gradient in scaled.items():
-        rule(add, name, add("Mul", gradient, share))
-    kinds = ("param", "grad", *STATES[kind])
-    inputs = [tensor(f"{each}.{name}", shape) for each in kinds for name, shape in SHAPES.items()]
+    rule(add, add("Mul", "grad", "grad_scale"))
+    scalars = ["lr", "grad_scale", "step", *SETTINGS[kind]]
+    inputs = [tensor(each, ["length"]) for each in ("param", "grad", *STATES[kind])]
     inputs += [tensor(each, []) for each in scalars]
-    outputs = [tensor("grad_norm", [])]
-    outputs += [tensor(f"{e}.out.{n}", s) for e in ("param", *STATES[kind]) for n, s in SHAPES.items()]
+    outputs = [tensor(f"{each}.out", ["length"]) for each in ("param", *STATES[kind])]
     return make_model(add.nodes, inputs, outputs, add.constants)
 
 
@@ -281,23 +274,23 @@ def _blend(add, old, new, beta, to):
 
 
 def _adamw():
-    def rule(add, name, gradient):
-        m = _blend(add, f"m.{name}", gradient, "beta1", f"m.out.{name}")
-        v = _blend(add, f"v.{name}", add("Mul", gradient, gradient), "beta2", f"v.out.{name}")
+    def rule(add, gradient):
+        m = _blend(add, "m", gradient, "beta1", "m.out")
+        v = _blend(add, "v", add("Mul", gradient, gradient), "beta2", "v.out")
         first, second = (
             add("Div", moment, add("Sub", np.float32(1.0), add("Pow", beta, "step")))
             for moment, beta in ((m, "beta1"), (v, "beta2"))
         )
         way = add("Div", first, add("Add", add("Sqrt", second), "eps"))
-        way = add("Add", way, add("Mul", f"param.{name}", "weight_decay"))
-        add("Sub", f"param.{name}", add("Mul", way, "lr"), to=f"param.out.{name}")
+        way = add("Add", way, add("Mul", "param", "weight_decay"))
+        add("Sub", "param", add("Mul", way, "lr"), to="param.out")
 
     return _optimizer("adamw", rule)
 
 
 def _sgd():
-    def rule(add, name, gradient):
-        velocity = add("Add", add("Mul", f"velocity.{name}", "momentum"), gradient, to=f"velocity.out.{name}")
-        add("Sub", f"param.{name}", add("Mul", velocity, "lr"), to=f"param.out.{name}")
+    def rule(add, gradient):
+        velocity = add("Add", add("Mul", "velocity", "momentum"), gradient, to="velocity.out")
+        add("Sub", "param", add("Mul", velocity, "lr"), to="param.out")
 
     return _optimizer("sgd", rule)

@@ -121,7 +121,7 @@ class Checkpoint:
     """
 
     parameters: dict[str, Array]
-    states: dict[str, dict[str, Array]]
+    states: Mapping[str, dict[str, Array]]
     sums: dict[str, Array]
     progress: Progressed
 

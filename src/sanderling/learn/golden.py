@@ -17,7 +17,7 @@ from sanderling.core.files import cache_folder, replacing
 from sanderling.core.machine import fingerprint
 from sanderling.core.progress import Event, Progress
 from sanderling.core.tensor import Array
-from sanderling.learn.graphs import Arrays, GradientGraph, Gradients, scalar, zeros
+from sanderling.learn.graphs import Arrays, GradientGraph, Gradients, Vector, scalar
 from sanderling.learn.sampling import padded
 from sanderling.learn.task import Task
 from sanderling.measure.golden_gradients import GradientCheck, gradient_error
@@ -65,7 +65,7 @@ def require_true_gradients(
 def check(task: Task, graph: GradientGraph) -> GradientCheck:
     """Run the golden batch through a gradient step, on features where the task's steps take them."""
     golden = _Golden(task)
-    gradients = Gradients(zeros(task.spec.parameters))
+    gradients = Gradients(Vector(task.spec.parameters))
     step = graph.add(golden.parameters, golden.batch, gradients)
     return _compared(task, golden, step.loss, step.weight, gradients.sums)
 
@@ -79,12 +79,12 @@ def check_private(task: Task, graph: GradientGraph) -> GradientCheck:
     parameters = golden.parameters
     rows = len(golden.batch[LABEL])
     size = task.private.batch or rows
-    total = Gradients(zeros(task.spec.parameters))
+    total = Gradients(Vector(task.spec.parameters))
     norms = []
     for indices, mask in padded(np.arange(rows), size):
         batch = {name: array[indices] for name, array in golden.batch.items()}
         graph.add(parameters, batch, total, sample_mask=mask, clip_norm=scalar(_NO_CLIP))
-        clipped = Gradients(zeros(task.spec.parameters))
+        clipped = Gradients(Vector(task.spec.parameters))
         one = np.zeros_like(mask)
         one[0] = 1.0
         graph.add(parameters, batch, clipped, sample_mask=one, clip_norm=scalar(_CLIP))

@@ -7,7 +7,7 @@ until the step is done, so that a step that fails leaves nothing half-written.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -21,9 +21,41 @@ from sanderling.run.engines.base import Executable
 Arrays = dict[str, Array]
 
 
-def zeros(parameters: tuple[TrainableParameter, ...]) -> Arrays:
-    """A float32 array of zeros for each parameter."""
-    return {parameter.name: np.zeros(parameter.shape, np.float32) for parameter in parameters}
+_PIECE = 1 << 17  # elements of an update's call: what it computes with stays in the processor's cache
+_CLIP_MARGIN = 1e-6
+
+
+class Vector(dict[str, Array]):
+    """An array for each parameter, all in one vector, so that an update takes it in pieces whatever their sizes are.
+
+    Args:
+        parameters: in their order.
+        arrays: float32, copied; zeros without.
+
+    Attributes:
+        flat: float32 (length,), which the arrays are views of.
+    """
+
+    def __init__(self, parameters: Sequence[TrainableParameter], arrays: Mapping[str, Array] | None = None) -> None:
+        super().__init__()
+        self.flat = np.zeros(sum(math.prod(each.shape) for each in parameters), np.float32)
+        start = 0
+        for each in parameters:
+            end = start + math.prod(each.shape)
+            self[each.name] = self.flat[start:end].reshape(each.shape)
+            start = end
+            if arrays is not None:
+                self[each.name][...] = arrays[each.name]
+
+
+def _norm(vector: Array) -> float:
+    """Euclidean norm of a float32 vector, by pieces."""
+    return math.sqrt(sum(float(np.einsum("i,i", vector[piece], vector[piece])) for piece in _pieces(vector)))
+
+
+def _pieces(vector: Array) -> Iterator[slice]:
+    for start in range(0, len(vector), _PIECE):
+        yield slice(start, start + _PIECE)
 
 
 def scalar(value: float) -> Array:
@@ -47,7 +79,7 @@ class Gradients:
         micro_batches: that are in it.
     """
 
-    sums: Arrays
+    sums: Vector
     weight: float = 0.0
     loss_sum: float = 0.0
     micro_batches: int = 0
@@ -75,7 +107,7 @@ class GradientGraph:
         if file is None:
             raise EngineError(f"the task has no private step: {task.private.refused}")
         self.executable: Executable = task.load(file, spin=True)
-        self._spare = zeros(task.spec.parameters)
+        self._spare = Vector(task.spec.parameters)
         self._scalars = {"loss": scalar(0), "weight": scalar(0)}
         self._norms_of = private
 
@@ -120,8 +152,8 @@ class OptimizerState:
         begun_at: updates after which the optimiser's arrays began at zero; its own count starts there.
     """
 
-    parameters: Arrays
-    states: dict[str, Arrays]
+    parameters: Vector
+    states: dict[str, Vector]
     updates: int = 0
     begun_at: int = 0
 
@@ -134,19 +166,21 @@ class UpdateGraph:
         graph: as the task says.
         executable: that computes it.
         settings: such as ``weight_decay``.
+        parameters: that it updates.
     """
 
     graph: OptimizerGraph
     executable: Executable
     settings: Mapping[str, float]
+    parameters: Sequence[TrainableParameter]
     _spare: OptimizerState | None = field(default=None, repr=False)
 
-    def new_state(self, parameters: Arrays) -> OptimizerState:
+    def new_state(self, parameters: Vector) -> OptimizerState:
         """The state before the first update."""
-        return OptimizerState(parameters, {prefix: _zeros_like(parameters) for prefix in self.graph.states})
+        return OptimizerState(parameters, {prefix: Vector(self.parameters) for prefix in self.graph.states})
 
     def update(
-        self, state: OptimizerState, gradients: Arrays, *, rate: float, grad_scale: float, clip_norm: float
+        self, state: OptimizerState, gradients: Vector, *, rate: float, grad_scale: float, clip_norm: float
     ) -> float:
         """Make one update; returns the gradients' norm after scaling and before clipping.
 
@@ -160,30 +194,29 @@ class UpdateGraph:
         Raises:
             EngineError: the engine failed; nothing has changed.
         """
+        norm = _norm(gradients.flat) * grad_scale
+        if not math.isfinite(norm):
+            return norm
         if self._spare is None:
-            self._spare = self.new_state(_zeros_like(state.parameters))
+            self._spare = self.new_state(Vector(self.parameters))
         spare = self._spare
         step = float(state.updates - state.begun_at + 1)  # of the optimiser: what it corrects its means by
-        scalars = {"lr": rate, "grad_scale": grad_scale, "clip_norm": clip_norm, "step": step}
-        feeds = {name: scalar(value) for name, value in {**self.settings, **scalars}.items()}
-        feeds |= {**named("param", state.parameters), **named("grad", gradients)}
-        outputs = {"grad_norm": scalar(0), **named("param.out", spare.parameters)}
-        for prefix in self.graph.states:
-            feeds |= named(prefix, state.states[prefix])
-            outputs |= named(f"{prefix}.out", spare.states[prefix])
-        self.executable.run(feeds, outputs)
-        norm = float(outputs["grad_norm"])
-        if math.isfinite(norm):
-            state.parameters, spare.parameters = spare.parameters, state.parameters
-            state.states, spare.states = spare.states, state.states
-            state.updates += 1
+        share = min(clip_norm / (norm + _CLIP_MARGIN), 1.0)
+        scalars = {"lr": rate, "grad_scale": grad_scale * share, "step": step}
+        given = {name: scalar(value) for name, value in {**self.settings, **scalars}.items()}
+        read = {"param": state.parameters.flat, "grad": gradients.flat}
+        read |= {prefix: state.states[prefix].flat for prefix in self.graph.states}
+        written = {"param.out": spare.parameters.flat}
+        written |= {f"{prefix}.out": spare.states[prefix].flat for prefix in self.graph.states}
+        for piece in _pieces(gradients.flat):
+            feeds = {name: vector[piece] for name, vector in read.items()}
+            self.executable.run({**given, **feeds}, {name: vector[piece] for name, vector in written.items()})
+        state.parameters, spare.parameters = spare.parameters, state.parameters
+        state.states, spare.states = spare.states, state.states
+        state.updates += 1
         return norm
 
     def close(self) -> None:
         """Give back what the graph holds."""
         self.executable.close()
         self._spare = None
-
-
-def _zeros_like(arrays: Arrays) -> Arrays:
-    return {name: np.zeros_like(array) for name, array in arrays.items()}

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sanderling.core.closing import Closing
-from sanderling.core.errors import EngineError, NotMetError, OptionError, WeightsError
+from sanderling.core.errors import EngineError, NotMetError, OptionError, PackageError, WeightsError
 from sanderling.core.progress import Event, Progress, Silent
 from sanderling.core.tensor import Array, check_feeds
 from sanderling.learn.checkpoint import Checkpoint, Privacy, Progressed, read_checkpoint, write_checkpoint
@@ -19,7 +19,7 @@ from sanderling.learn.data import Dataset, check_labels, from_arrays, read_data
 from sanderling.learn.evaluation import Evaluation, evaluate
 from sanderling.learn.gates import OPEN, Gate
 from sanderling.learn.golden import require_true_gradients
-from sanderling.learn.graphs import GradientGraph, Gradients, OptimizerState, Step, UpdateGraph, zeros
+from sanderling.learn.graphs import GradientGraph, Gradients, OptimizerState, Step, UpdateGraph, Vector
 from sanderling.learn.schedules import Schedule, parse_schedule
 from sanderling.learn.task import open_task
 from sanderling.model.learning import LABEL, OptimizerKind
@@ -117,7 +117,7 @@ class Trainer(Closing):
         self.is_private = private
         self.account: Privacy | None = None
         self.last_norm = 0.0
-        self._gradients = Gradients(zeros(self.spec.parameters))
+        self._gradients = Gradients(Vector(self.spec.parameters))
         self._evaluation: Executable | None = None
         self._closed = False
         if private and self.task.private.file is None:
@@ -125,7 +125,9 @@ class Trainer(Closing):
                 f"no privacy can be promised for {self.task.package.manifest.name}: {self.task.private.refused}"
             )
         self._update = self._load_update()
-        self.state: OptimizerState = self._update.new_state(self.task.initial_parameters())
+        self.state: OptimizerState = self._update.new_state(
+            Vector(self.spec.parameters, self.task.initial_parameters())
+        )
         self._graph = GradientGraph(self.task, private=private)
         try:
             require_true_gradients(self.task, self._graph, self.progress, private=private)
@@ -305,16 +307,17 @@ class Trainer(Closing):
                     f"{path} was made with optimizer {progress.optimizer}, this trainer has {self.options.optimizer}: "
                     "give the same"
                 )
-            states, begun_at = found.states, progress.optimizer_begun_at
+            states = {kind: Vector(self.spec.parameters, arrays) for kind, arrays in found.states.items()}
+            begun_at = progress.optimizer_begun_at
         else:
             reason = f"{path} holds parameters alone: the optimiser begins anew"
             self.progress.event(Event(kind="optimizer-reset", subject=Path(path).name, reason=reason))
-            states = {kind: zeros(self.spec.parameters) for kind in self.state.states}
+            states = {kind: Vector(self.spec.parameters) for kind in self.state.states}
             begun_at = progress.updates
-        self.state = OptimizerState(found.parameters, states, progress.updates, begun_at)
-        self._gradients = Gradients(
-            found.sums or zeros(self.spec.parameters), progress.weight, progress.loss_sum, progress.micro_batches
-        )
+        parameters = Vector(self.spec.parameters, found.parameters)
+        self.state = OptimizerState(parameters, states, progress.updates, begun_at)
+        sums = Vector(self.spec.parameters, found.sums or None)
+        self._gradients = Gradients(sums, progress.weight, progress.loss_sum, progress.micro_batches)
         return progress
 
     def replace_parameters(self, parameters: Mapping[str, Array]) -> None:
@@ -331,7 +334,7 @@ class Trainer(Closing):
             if array.shape != own.shape or array.dtype != own.dtype or not np.isfinite(array).all():
                 got, expected = f"{array.dtype}{list(array.shape)}", f"finite {own.dtype}{list(own.shape)}"
                 raise WeightsError(f"parameter '{name}' is {got}: expected {expected}")
-        self.state.parameters = {name: parameters[name].copy() for name in self.state.parameters}
+        self.state.parameters = Vector(self.spec.parameters, parameters)
         self._forget()
 
     def restart_optimizer(self) -> None:
@@ -402,7 +405,14 @@ class Trainer(Closing):
             raise OptionError(f"optimizer {graph.kind} has no setting '{unknown[0]}': available are {known}")
         _check_settings(graph.kind, given)
         # an update is short and bound by memory: threads would cost more than they bring
-        return UpdateGraph(graph, self.task.load(graph.file, threads=1), {**graph.settings, **given})
+        executable = self.task.load(graph.file, threads=1)
+        if "param" not in {spec.name for spec in executable.inputs}:
+            executable.close()
+            raise PackageError(
+                f"{self.task.package.path}: {graph.file} has no input 'param', as those of older versions: "
+                "prepare the task again"
+            )
+        return UpdateGraph(graph, executable, {**graph.settings, **given}, self.spec.parameters)
 
     def _checked(self, batch: Mapping[str, Array]) -> dict[str, Array]:
         named = dict(batch)
@@ -425,8 +435,7 @@ class Trainer(Closing):
         return from_features(self.task, self._checked(batch))
 
     def _forget(self) -> None:
-        for array in self._gradients.sums.values():
-            array.fill(0)
+        self._gradients.sums.flat.fill(0)
         self._gradients = Gradients(self._gradients.sums)
 
 

@@ -22,10 +22,10 @@ dp_grad_step
     out: ``loss`` (mean over the rows that count), ``weight`` (number of them), ``grad_norm`` (N,) before clipping,
     ``acc.out.NAME`` = ``acc.NAME`` + Σ over samples of the clipped gradient of that sample's own loss
 optimizer
-    in: ``param.NAME``, ``grad.NAME``, a state for each of ``states`` such as ``m.NAME``; scalars ``lr``, ``grad_scale``
-    (multiplied into the gradients first), ``clip_norm`` (global norm after scaling; +inf does not clip), ``step``
-    (number of this update, from 1), and every key of ``settings``
-    out: ``param.out.NAME``, ``m.out.NAME`` …, ``grad_norm`` (after scaling, before clipping)
+    in: ``param``, ``grad``, a state for each of ``states`` such as ``m``, all (length,): the parameters in their order,
+    one behind the other, or any piece of that vector; scalars ``lr``, ``grad_scale`` (multiplied into the gradients
+    first; what clips them is in it), ``step`` (number of this update, from 1), and every key of ``settings``
+    out: ``param.out``, ``m.out`` …
 features
     in: every input of the model; out: the tensors of ``FeatureCut.tensors``
 grad_step, eval, dp_grad_step of a FeatureCut

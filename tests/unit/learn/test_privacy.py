@@ -123,14 +123,14 @@ def test_private_training_learns_and_stores_what_it_cost(new_trainer, data, tmp_
 
 
 def test_each_sample_moves_the_sum_by_its_clipping_norm_at_most(new_trainer, data):
-    from sanderling.learn.graphs import GradientGraph, Gradients, scalar, zeros
+    from sanderling.learn.graphs import GradientGraph, Gradients, Vector, scalar
     from sanderling.learn.privacy import norm_of
 
     trainer = new_trainer(private=True)
     graph = GradientGraph(trainer.task, private=True)
     mask = np.ones(1, np.float32)
     for index in range(10):
-        alone = Gradients(zeros(trainer.spec.parameters))
+        alone = Gradients(Vector(trainer.spec.parameters))
         graph.add(
             trainer.state.parameters, data.batch(np.array([index])), alone, sample_mask=mask, clip_norm=scalar(0.1)
         )

@@ -219,7 +219,7 @@ def write_graphs_of(
         graphs["features.onnx"] = features_graph(task, cut)
         graphs |= _steps(task, private, cut, cut.tensors, "features_")
     graphs = {name: fold_in(model, rounded, learning.backbone) for name, model in graphs.items()}
-    graphs |= {f"optimizer_{kind}.onnx": optimizer_graph(kind, task.parameters) for kind in learning.optimizers}
+    graphs |= {f"optimizer_{kind}.onnx": optimizer_graph(kind) for kind in learning.optimizers}
     return Written(task, graphs, private, refused, cut if isinstance(cut, Cut) else None, rounded, weights_sha256)
 
 

@@ -17,6 +17,7 @@ from sanderling.model.learning import LABEL, Adapter, LossSpec, TrainableParamet
 from sanderling.workshop.learning.adapters import put_adapters
 from sanderling.workshop.learning.backward import write_backward
 from sanderling.workshop.learning.draft import Draft, extract
+from sanderling.workshop.learning.few_places import fold_batches
 from sanderling.workshop.learning.forward import Forward, infer_shapes
 from sanderling.workshop.learning.losses import Loss, class_count, label_spec, write_loss
 from sanderling.workshop.learning.selection import chosen_parameters, head_of, parse_lora, shown
@@ -155,6 +156,7 @@ def scalar(name: str) -> TensorSpec:
 def grad_step_graph(task: Task, draft: Draft, inputs: Sequence[TensorSpec]) -> onnx.ModelProto:
     """Loss, and gradients added to those that were accumulated before; on the model's inputs or on features."""
     draft = draft.copy()
+    fold_batches(draft)
     outputs = [(task.loss.mean, scalar("loss")), (task.loss.weight, scalar("weight"))]
     for parameter in task.parameters:
         total = draft.op("Add", f"acc.{parameter.name}", task.gradients[parameter.name])

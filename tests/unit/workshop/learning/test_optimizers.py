@@ -1,33 +1,28 @@
 """Update graphs against torch.optim."""
 
 import numpy as np
-import onnxruntime
 import pytest
 import torch
 
-from sanderling.model.learning import TrainableParameter
+from sanderling.learn.graphs import UpdateGraph, Vector
+from sanderling.model.learning import OptimizerGraph, TrainableParameter
+from sanderling.run.engines import engine
+from sanderling.run.engines.base import EngineOptions
 from sanderling.workshop.learning.optimizers import SETTINGS, STATES, optimizer_graph
 
 SHAPES = {"w": (4, 3), "b": (3,), "s": ()}
+PARAMETERS = tuple(TrainableParameter(name=name, shape=shape) for name, shape in SHAPES.items())
 
 
 def trained(kind, settings, gradients, clip=np.inf, scale=1.0):
-    """Parameters after one update for each set of gradients."""
-    parameters = [TrainableParameter(name=name, shape=shape) for name, shape in SHAPES.items()]
-    session = onnxruntime.InferenceSession(optimizer_graph(kind, parameters).SerializeToString())
-    state = {f"param.{name}": value for name, value in first().items()}
-    state |= {
-        f"{prefix}.{name}": np.zeros(shape, np.float32) for prefix in STATES[kind] for name, shape in SHAPES.items()
-    }
-    for step, found in enumerate(gradients, start=1):
-        scalars = {"lr": 0.05, "grad_scale": scale, "clip_norm": clip, "step": step, **SETTINGS[kind], **settings}
-        feeds = {name: np.asarray(value, np.float32) for name, value in scalars.items()}
-        feeds |= {f"grad.{name}": value for name, value in found.items()} | state
-        names = [output.name for output in session.get_outputs()]
-        results = dict(zip(names, session.run(None, feeds), strict=True))
-        norm = results.pop("grad_norm")
-        state = {name.replace(".out", "", 1): np.asarray(value) for name, value in results.items()}
-    return {name: state[f"param.{name}"] for name in SHAPES}, float(norm)
+    """Parameters after one update for each set of gradients, and the last norm."""
+    graph = OptimizerGraph(kind=kind, file="", states=STATES[kind], settings=SETTINGS[kind])
+    executable = engine("onnxruntime").load(optimizer_graph(kind).SerializeToString(), EngineOptions(threads=1))
+    update = UpdateGraph(graph, executable, {**graph.settings, **settings}, PARAMETERS)
+    state = update.new_state(Vector(PARAMETERS, first()))
+    for found in gradients:
+        norm = update.update(state, Vector(PARAMETERS, found), rate=0.05, grad_scale=scale, clip_norm=clip)
+    return state.parameters, norm
 
 
 def first():

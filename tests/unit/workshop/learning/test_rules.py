@@ -177,6 +177,29 @@ def test_convolution_is_autograd(group, kernel, stride, pad, dilation):
     check("Conv", function, arrays, **both)
 
 
+@pytest.mark.parametrize(
+    ("channels", "size", "kernel", "stride", "pads", "dilation"),
+    [
+        (9, (4, 3), 3, 1, (1, 1, 1, 1), 1),
+        (9, (7, 6), 3, 2, (1, 0, 2, 1), 1),
+        (9, (9, 8), 3, 1, (2, 2, 2, 2), 2),
+        (9, (9, 8), 5, 3, (2, 1, 2, 1), 1),
+        (9, (5, 5), 1, 2, (0, 0, 0, 0), 1),
+        (1, (12, 11), 3, 1, (1, 1, 1, 1), 1),
+        (3, (15, 14), 7, 2, (3, 3, 3, 3), 1),
+        (8, (12, 11), 3, 2, (0, 1, 1, 0), 1),
+    ],
+)
+def test_convolution_with_few_places_or_channels_is_autograd(channels, size, kernel, stride, pads, dilation):
+    def function(x, w, b):
+        top, left, bottom, right = pads
+        return F.conv2d(F.pad(x, (left, right, top, bottom)), w, b, stride, 0, dilation)
+
+    arrays = [normal(3, channels, *size), normal(5, channels, kernel, kernel), normal(5)]
+    both = {"strides": [stride] * 2, "pads": list(pads), "dilations": [dilation] * 2}
+    check("Conv", function, arrays, **both)
+
+
 def test_convolution_over_time_is_autograd():
     check(
         "Conv", lambda x, w: F.conv1d(x, w, None, 2, 1), [normal(2, 3, 11), normal(5, 3, 4)], strides=[2], pads=[1, 1]

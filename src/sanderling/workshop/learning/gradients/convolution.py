@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -10,6 +11,10 @@ import onnx
 
 from sanderling.workshop.learning.draft import attribute, integer, integers
 from sanderling.workshop.learning.gradients.step import Step, fixed, gradient
+
+_FEW_PLACES = 32
+_FEW_CHANNELS = 8
+_COL2IM_OPSET = 18
 
 
 @dataclass(frozen=True)
@@ -57,7 +62,8 @@ def conv(step: Step) -> None:
     if 0 in step.wanted:
         step.give(0, _input_gradient(step, moved, size, out))
     if 1 in step.wanted:
-        step.give(1, weight_gradients(step, moved, out, each=False))
+        whole = moved.group == 1
+        step.give(1, _weight_gradient(step, moved, out) if whole else weight_gradients(step, moved, out, each=False))
     if 2 in step.wanted:
         step.give(2, step.summed(step.g, [0, *spatial], keep=False))
 
@@ -69,6 +75,8 @@ def _input_gradient(step: Step, moved: Window, size: list[int], out: list[int]) 
     plain = moved.kernel == moved.strides == [1] * rank and not any(moved.pads) and moved.group == 1
     if plain and step.draft.known(step.x(1)) is None:  # of a frozen weight an engine would keep a second copy
         return step.op("Conv", step.g, step.op("Transpose", step.x(1), perm=[1, 0, *range(2, 2 + rank)]))
+    if moved.group == 1 and math.prod(out) <= _FEW_PLACES and step.draft.opset >= _COL2IM_OPSET:
+        return _put_back(step, moved, size, out)
     extra = []
     for axis in range(rank):
         reach = moved.dilations[axis] * (moved.kernel[axis] - 1) + 1
@@ -83,6 +91,29 @@ def _input_gradient(step: Step, moved: Window, size: list[int], out: list[int]) 
         dilations=moved.dilations,
         output_padding=extra,
         group=moved.group,
+    )
+
+
+def _put_back(step: Step, moved: Window, size: list[int], out: list[int]) -> str:
+    """One product for the whole batch, (I · taps, O) · (O, N · places), whose results are added where they belong.
+
+    A transposed convolution reads the whole weight again for each sample, to compute few places with it.
+    """
+    draft = step.draft
+    channels, inner = fixed(step, step.shape(1), (0, 1))
+    places, taps = math.prod(out), math.prod(moved.kernel)
+    g = step.op("Reshape", step.g, draft.integers([-1, channels, places]))
+    g = step.op("Reshape", step.op("Transpose", g, perm=[1, 0, 2]), draft.integers([channels, -1]))
+    weight = step.op("Reshape", step.x(1), draft.integers([channels, inner * taps]))
+    moves = step.op("Reshape", step.op("Gemm", weight, g, transA=1), draft.integers([inner * taps, -1, places]))
+    return step.op(
+        "Col2Im",
+        step.op("Transpose", moves, perm=[1, 0, 2]),
+        draft.integers(size),
+        draft.integers(moved.kernel),
+        strides=moved.strides,
+        pads=moved.pads,
+        dilations=moved.dilations,
     )
 
 
@@ -103,6 +134,39 @@ def _turned_round(step: Step, moved: Window) -> str:
     return step.op("Conv", step.g, kernel, pads=pads, dilations=moved.dilations, group=moved.group)
 
 
+def _weight_gradient(step: Step, moved: Window, out: list[int]) -> str:
+    """The gradient of an ungrouped weight, (O, I, *kernel): for each tap one product over all places of the batch.
+
+    The input has its channels last for it, (N · places, I), so that a tap is cut out in long pieces. Of few channels
+    the pieces would be short and the products thin: there all taps are one product, with (N · places, I · taps).
+    """
+    draft, rank = step.draft, moved.rank
+    channels, inner = fixed(step, step.shape(1), (0, 1))
+    spatial, whole = range(2, 2 + rank), draft.integers
+    g = step.op("Reshape", step.op("Transpose", step.g, perm=[1, 0, *spatial]), whole([channels, -1]))
+    target = whole([channels, inner, *moved.kernel])
+    if inner < _FEW_CHANNELS:
+        return step.op("Reshape", step.op("Gemm", g, columns(step, moved, out), transB=1), target)
+    x = step.op("Transpose", step.x(0), perm=[0, *spatial, 1])
+    rows = (step.op("Reshape", tap, whole([-1, inner])) for tap in _taps(step, moved, out, x, 1))
+    products = [step.op("MatMul", g, each) for each in rows]
+    if len(products) == 1:
+        return step.op("Reshape", products[0], target)
+    each = whole([1, channels, inner])
+    stacked = step.op("Concat", *(step.op("Reshape", product, each) for product in products), axis=0)
+    return step.op("Reshape", step.op("Transpose", stacked, perm=[1, 2, 0]), target)
+
+
+def columns(step: Step, moved: Window, out: list[int]) -> str:
+    """What each place of the output sees of the input, (I · taps, N · places)."""
+    draft, rank = step.draft, moved.rank
+    (inner,) = fixed(step, step.shape(0), [1])
+    x = step.op("Transpose", step.x(0), perm=[1, 0, *range(2, 2 + rank)])
+    parts = [step.op("Reshape", tap, draft.integers([inner, 1, -1])) for tap in _taps(step, moved, out, x, 2)]
+    joined = step.op("Concat", *parts, axis=1) if len(parts) > 1 else parts[0]
+    return step.op("Reshape", joined, draft.integers([inner * len(parts), -1]))
+
+
 def weight_gradients(step: Step, moved: Window, out: list[int], *, each: bool = True) -> str:
     """The gradient of the weight, (O, I / group, *kernel), or each sample's own, (N, O, I / group, *kernel).
 
@@ -117,13 +181,13 @@ def weight_gradients(step: Step, moved: Window, out: list[int], *, each: bool = 
     if depthwise:
         spatial = list(range(2, 2 + moved.rank))
         axes = spatial if each else [0, *spatial]
-        taps = [step.summed(step.mul(step.g, tap), axes, keep=False) for tap in _taps(step, moved, out)]  # ([N,] C)
+        taps = [step.summed(step.mul(step.g, tap), axes, keep=False) for tap in _taps(step, moved, out, step.x(0), 2)]
     else:
         parts = [moved.group] if moved.group > 1 else []
         g = step.op("Reshape", step.g, draft.integers([-1, *parts, channels // moved.group, places]))
         order = [0, *range(1, len(parts) + 1), len(parts) + 2, len(parts) + 1]
         taps = []
-        for tap in _taps(step, moved, out):
+        for tap in _taps(step, moved, out, step.x(0), 2):
             x = step.op("Reshape", tap, draft.integers([-1, *parts, inner, places]))
             tap = step.op("MatMul", g, step.op("Transpose", x, perm=order))  # (N, [group,] O / group, I / group)
             taps.append(tap if each else step.summed(tap, [0], keep=False))
@@ -135,14 +199,16 @@ def weight_gradients(step: Step, moved: Window, out: list[int], *, each: bool = 
     return step.op("Reshape", stacked, target)
 
 
-def _taps(step: Step, moved: Window, out: list[int]) -> Iterator[str]:
-    """The input as each tap of the kernel sees it, (N, I, *out)."""
+def _taps(step: Step, moved: Window, out: list[int], x: str, first: int) -> Iterator[str]:
+    """The input as each tap of the kernel sees it: its spatial axes, from ``first`` on, have the output's sizes."""
     draft, rank = step.draft, moved.rank
-    x = step.x(0)
     if any(moved.pads):
-        x = step.op("Pad", x, draft.integers([0, 0, *moved.pads[:rank], 0, 0, *moved.pads[rank:]]))
+        before, behind = [0] * first, [0] * (2 - first)
+        x = step.op(
+            "Pad", x, draft.integers([*before, *moved.pads[:rank], *behind, *before, *moved.pads[rank:], *behind])
+        )
     whole = moved.kernel == [1] * rank and moved.strides == [1] * rank and not any(moved.pads)
-    axes, steps = draft.integers(range(2, 2 + rank)), draft.integers(moved.strides)
+    axes, steps = draft.integers(range(first, first + rank)), draft.integers(moved.strides)
     for tap in itertools.product(*(range(size) for size in moved.kernel)):
         if whole:
             yield x
