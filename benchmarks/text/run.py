@@ -1,9 +1,9 @@
 """Language models against llama.cpp: `python -m benchmarks.text.run CHAT.sdl MODEL.gguf [--peer PYTHON]`.
 
-CHAT.sdl is built from MODEL.gguf with the variants ``fp32,int8,int8-blocks,int8-residual,int4``. The peer is the Python
-of an environment with llama-cpp-python: the same weights as they are in the file (Q4_1), and requantised to Q8_0 and Q4_0.
-All are processes with one thread that take turns; times are processor seconds, medians over the rounds. Perplexity is
-on the same tokens.
+CHAT.sdl is built from MODEL.gguf with the variants ``fp32,int8,int8-blocks,int8-residual,int4``. The peer is the
+Python of an environment with llama-cpp-python: the same weights as they are in the file (Q4_1), and requantised to
+Q8_0 and Q4_0. All are processes with one thread that take turns; times are processor seconds, medians over the rounds.
+Perplexity is on the same tokens.
 """
 
 from __future__ import annotations
