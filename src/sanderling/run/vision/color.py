@@ -15,6 +15,7 @@ from sanderling.run.vision.frames import PLANAR_FORMATS, Frame
 from sanderling.run.vision.opencv import opencv
 
 Pixels = npt.NDArray[np.uint8]
+_AT_ONCE = 32  # pixels of a row that OpenCV converts at once; what is left over it converts one by one
 _LOWEST_LUMA = 16  # of narrow standards: what lies below counts as black, as OpenCV has it
 _CODED = {  # luma's factor, V in red, U and V in green, and U in blue, as OpenCV computes them
     "bt601-narrow": (
@@ -69,10 +70,13 @@ def whole(frame: Frame) -> Region:
 
 
 def region_around(frame: Frame, top: int, bottom: int, left: int, right: int) -> Region:
-    """The smallest region with these pixels that the format can be cut at."""
+    """A small region with these pixels that the format can be cut at, and that is converted quickly."""
     if frame.format not in PLANAR_FORMATS:
         return Region(top, bottom, left, right)
-    return Region(top // 2 * 2, (bottom + 1) // 2 * 2, left // 2 * 2, (right + 1) // 2 * 2)
+    left, right = left // 2 * 2, (right + 1) // 2 * 2
+    if (right - left) % _AT_ONCE > _AT_ONCE // 2:
+        right = min(left + -(-(right - left) // _AT_ONCE) * _AT_ONCE, frame.width)
+    return Region(top // 2 * 2, (bottom + 1) // 2 * 2, left, right)
 
 
 def converted(frame: Frame, region: Region, color: ColorOrder, *, out: Pixels | None = None) -> Pixels:

@@ -10,14 +10,16 @@ import numpy.typing as npt
 from sanderling.core.tensor import Array
 from sanderling.model.preprocessing import Preprocessing
 from sanderling.model.resampling import Taps, taps_of
-from sanderling.run.vision.bands import Axis, axis_of_columns, axis_of_rows, strip_rows
+from sanderling.run.vision.bands import Axis, axis_of_columns, axis_of_rows
 from sanderling.run.vision.color import Region, region_around, whole
 from sanderling.run.vision.frames import Frame
 from sanderling.run.vision.opencv import opencv
 from sanderling.run.vision.placing import Fit, Placement, fit
+from sanderling.run.vision.strips import Strip, plan_strips
 
 Pixels = npt.NDArray[np.uint8]
-_MOST_CUT = 4  # times the pixels that are kept
+_MOST_CUT = 2  # times the pixels that are kept
+_FLOAT_BYTES = 4
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,15 +32,14 @@ class Resizing:
         region: of the frame that is looked at at all.
         picked: rows and columns of the region, where every target pixel is a source pixel as it is.
         method: OpenCV's way that gives the same within a level; None where there is none.
-        rows: weights of the rows of the region.
-        columns: weights of its columns, with the factors of the channels in them where nothing is cut off.
+        rows: weights of the rows of the region, with the factors of the channels in them where nothing is cut off.
+        columns: weights of its columns.
+        strips: of what weights make; none where something is cut off.
         overshoots: whether a filter leaves [0, 255], so that results are cut off.
         rounded: whether what is between two passes is rounded to 8 bits and cut off too, as Pillow does.
         columns_first: which pass is the first then.
-        colored: memory for the region in the model's colours.
+        colored: memory for the region in the model's colours; strips have their own.
         planes: memory for its channels.
-        scratch: memory for the rows of a block.
-        strip: memory for some rows of what is between the passes.
     """
 
     fit: Fit
@@ -48,13 +49,12 @@ class Resizing:
     method: int | None
     rows: Axis
     columns: Axis
+    strips: tuple[Strip, ...]
     overshoots: bool
     rounded: bool
     columns_first: bool
     colored: Pixels
     planes: Pixels
-    scratch: npt.NDArray[np.float32]
-    strip: npt.NDArray[np.float32]
 
     @property
     def is_exact_on_levels(self) -> bool:
@@ -92,13 +92,12 @@ def plan_resizing(preprocessing: Preprocessing, frame: Frame) -> Resizing:
     region = whole(frame) if method is not None else region_around(frame, *_ends(rows), *_ends(columns))
     rows, columns = Taps(rows.indices - region.top, rows.weights), Taps(columns.indices - region.left, columns.weights)
     picked = (_picked(rows), _picked(columns)) if picks else None
-    down, factors = axis_of_rows(rows), scaling(preprocessing)[0]
-    overshoots = how == "bicubic"
-    weighed = picked is None and method is None
-    size = (region.height, region.width)
-    channels = preprocessing.channels
-    strip_height = strip_rows(channels, region.width, found.height)
-    planes = size if weighed else (found.height, found.width)
+    weighed, overshoots, channels = picked is None and method is None, how == "bicubic", preprocessing.channels
+    factors = None if overshoots else scaling(preprocessing)[0]
+    down = axis_of_rows(rows, region.height, channels * region.width * _FLOAT_BYTES, factors)
+    across = axis_of_columns(columns, region.width)
+    strips = plan_strips(frame, region, channels, down, across) if weighed and not overshoots else ()
+    size = (0, 0) if strips else (region.height, region.width)
     return Resizing(
         fit=found,
         placement=found.placement(frame.width, frame.height),
@@ -106,14 +105,13 @@ def plan_resizing(preprocessing: Preprocessing, frame: Frame) -> Resizing:
         picked=picked,
         method=method,
         rows=down,
-        columns=axis_of_columns(columns, None if overshoots else factors),
+        columns=across,
+        strips=strips,
         overshoots=overshoots,
         rounded=overshoots and antialias,
         columns_first=passes_columns_first(frame.height, frame.width, found),
         colored=np.empty(size if channels == 1 else (*size, 3), np.uint8),
-        planes=np.empty((3, *planes), np.uint8),
-        scratch=np.empty((channels, down.longest, region.width) if weighed else 0, np.float32),
-        strip=np.empty((channels, strip_height, region.width) if weighed else 0, np.float32),
+        planes=np.empty((3, *(size if weighed else (found.height, found.width))), np.uint8),
     )
 
 
@@ -151,7 +149,8 @@ def _method(preprocessing: Preprocessing, found: Fit, frame: Frame) -> int | Non
     cv2 = opencv()
     shrinks = width <= frame.width and height <= frame.height
     if preprocessing.interpolation == "area":
-        return int(cv2.INTER_AREA) if shrinks else None
+        whole_pixels = frame.width % width == 0 and frame.height % height == 0
+        return int(cv2.INTER_AREA) if shrinks and whole_pixels else None
     if preprocessing.interpolation == "bilinear" and not preprocessing.antialias:
         return int(cv2.INTER_LINEAR)
     if preprocessing.interpolation == "bicubic" and not preprocessing.antialias:
