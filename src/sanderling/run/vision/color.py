@@ -172,12 +172,22 @@ def _code(name: str) -> int:
     return int(getattr(opencv(), f"COLOR_{name}"))
 
 
+def planes_memory(height: int, width: int) -> Pixels:
+    """Room for ``split``, uint8 (3, height, width).
+
+    Planes begin at different places of a vector: where they do not, OpenCV writes them past the cache, which takes many
+    times as long when they are read again.
+    """
+    flat = np.empty((3, height * width + 1), np.uint8)
+    return flat[:, : height * width].reshape(3, height, width)
+
+
 def split(pixels: Array, planes: Array) -> Array:
     """Channels of pixels as planes.
 
     Args:
         pixels: uint8, shape (H, W, 3) or (H, W).
-        planes: uint8, shape (3, H, W), written where there are channels.
+        planes: of ``planes_memory``, written where there are channels.
 
     Returns:
         ``planes``, or grey pixels as (1, H, W).

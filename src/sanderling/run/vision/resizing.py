@@ -11,14 +11,14 @@ from sanderling.core.tensor import Array
 from sanderling.model.preprocessing import Preprocessing
 from sanderling.model.resampling import Taps, taps_of
 from sanderling.run.vision.bands import Axis, axis_of_columns, axis_of_rows
-from sanderling.run.vision.color import Region, region_around, whole
-from sanderling.run.vision.frames import Frame
+from sanderling.run.vision.color import Region, planes_memory, region_around, whole
+from sanderling.run.vision.frames import PLANAR_FORMATS, Frame
 from sanderling.run.vision.opencv import opencv
 from sanderling.run.vision.placing import Fit, Placement, fit
 from sanderling.run.vision.strips import Strip, plan_strips
 
 Pixels = npt.NDArray[np.uint8]
-_MOST_CUT = 2  # times the pixels that are kept
+_MOST_CUT = 4  # times the pixels that are kept
 _FLOAT_BYTES = 4
 
 
@@ -38,6 +38,7 @@ class Resizing:
         overshoots: whether a filter leaves [0, 255], so that results are cut off.
         rounded: whether what is between two passes is rounded to 8 bits and cut off too, as Pillow does.
         columns_first: which pass is the first then.
+        canvas: memory for a frame of which the region alone is converted; None where no part is enough.
         colored: memory for the region in the model's colours; strips have their own.
         planes: memory for its channels.
     """
@@ -53,6 +54,7 @@ class Resizing:
     overshoots: bool
     rounded: bool
     columns_first: bool
+    canvas: Pixels | None
     colored: Pixels
     planes: Pixels
 
@@ -65,6 +67,10 @@ class Resizing:
         """The region's pixels in their final size, uint8 (H, W, 3) or (H, W), where ``is_exact_on_levels``."""
         if self.picked is not None:
             return np.ascontiguousarray(pixels[self.picked[0]][:, self.picked[1]])
+        if self.canvas is not None:
+            if not np.may_share_memory(pixels, self.canvas):
+                np.copyto(self.colored, pixels)
+            pixels = self.canvas
         whole: Pixels = opencv().resize(pixels, self.fit.scaled, interpolation=self.method)
         left, top = self.fit.cut
         return whole[top : top + self.fit.height, left : left + self.fit.width]
@@ -89,7 +95,8 @@ def plan_resizing(preprocessing: Preprocessing, frame: Frame) -> Resizing:
     columns = taps_of(how, frame.width, left, right, found.width, antialias=antialias)
     picks = _is_pick(rows) and _is_pick(columns)
     method = None if picks else _method(preprocessing, found, frame)
-    region = whole(frame) if method is not None else region_around(frame, *_ends(rows), *_ends(columns))
+    partly = method is not None and frame.format in PLANAR_FORMATS  # others are quickly converted, or not at all
+    region = region_around(frame, *_ends(rows), *_ends(columns)) if partly or method is None else whole(frame)
     rows, columns = Taps(rows.indices - region.top, rows.weights), Taps(columns.indices - region.left, columns.weights)
     picked = (_picked(rows), _picked(columns)) if picks else None
     weighed, overshoots, channels = picked is None and method is None, how == "bicubic", preprocessing.channels
@@ -98,6 +105,9 @@ def plan_resizing(preprocessing: Preprocessing, frame: Frame) -> Resizing:
     across = axis_of_columns(columns, region.width)
     strips = plan_strips(frame, region, channels, down, across) if weighed and not overshoots else ()
     size = (0, 0) if strips else (region.height, region.width)
+    depth = () if channels == 1 else (3,)
+    canvas = np.zeros((frame.height, frame.width, *depth), np.uint8) if partly else None
+    inside = np.empty((*size, *depth), np.uint8) if canvas is None else _part(canvas, region)
     return Resizing(
         fit=found,
         placement=found.placement(frame.width, frame.height),
@@ -110,9 +120,14 @@ def plan_resizing(preprocessing: Preprocessing, frame: Frame) -> Resizing:
         overshoots=overshoots,
         rounded=overshoots and antialias,
         columns_first=passes_columns_first(frame.height, frame.width, found),
-        colored=np.empty(size if channels == 1 else (*size, 3), np.uint8),
-        planes=np.empty((3, *(size if weighed else (found.height, found.width))), np.uint8),
+        canvas=canvas,
+        colored=inside,
+        planes=planes_memory(*(size if weighed else (found.height, found.width))),
     )
+
+
+def _part(canvas: Pixels, region: Region) -> Pixels:
+    return canvas[region.top : region.bottom, region.left : region.right]
 
 
 def passes_columns_first(height: int, width: int, found: Fit) -> bool:

@@ -20,7 +20,7 @@ from sanderling.run.vision.bands import (
     rows_memory,
     rows_product,
 )
-from sanderling.run.vision.color import Region, converted, region_around, split
+from sanderling.run.vision.color import Region, converted, planes_memory, region_around, split
 from sanderling.run.vision.frames import Frame
 
 Pixels = npt.NDArray[np.uint8]
@@ -66,7 +66,7 @@ def plan_strips(frame: Frame, region: Region, channels: int, rows: Axis, columns
     regions = [_region_of(run, frame, region) for run in rows.runs]
     size = (max(each.height for each in regions), region.width)
     colored = np.empty(size if channels == 1 else (*size, 3), np.uint8)
-    planes = np.empty((3, *size), np.uint8)
+    planes = planes_memory(*size)
     high = rows_memory(rows, 1 if frame.format == "gray" else channels, region.width)
     tallest = max(run.stop - run.start for run in rows.runs)
     wide = columns_memory(columns, tallest * channels)
