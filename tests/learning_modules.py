@@ -236,6 +236,22 @@ def centred():
     return seeded(Centred())
 
 
+class SinglePrecision(nn.Module):
+    """Has a constant of its own that meets float32 alone."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(12, 8), nn.Linear(8, 5)
+        self.mix = [torch.linspace(-1, 1, 64).reshape(8, 8)]
+
+    def forward(self, x):
+        return self.last(torch.tanh(self.first(x.flatten(1))) @ self.mix[0])
+
+
+def single_precision():
+    return seeded(SinglePrecision())
+
+
 class Waves(nn.Module):
     def __init__(self):
         super().__init__()
@@ -296,6 +312,7 @@ INPUTS = {
     "two_heads": PICTURE,
     "frames": ("x=1,5,10",),
     "centred": ("x=1,3,4",),
+    "single_precision": ("x=1,3,4",),
     "waves": ("x=1,3,33",),
     "chunks": ("x=1,3,4",),
     "pair": ("x=1,6", "y=1,4"),

@@ -16,6 +16,8 @@ import numpy.typing as npt
 
 from sanderling.model.preprocessing import Interpolation
 
+PRECISION_BITS = 22
+"""Of fractions in Pillow's weights."""
 _SUPPORT = {"bilinear": 1.0, "bicubic": 2.0}
 _CUBIC = {True: -0.5, False: -0.75}  # Pillow's, and that of OpenCV and PyTorch
 
@@ -26,11 +28,16 @@ class Taps:
 
     Attributes:
         indices: int64, shape (targets, taps), in [0, source size).
-        weights: float64, shape (targets, taps); each row sums to 1.
+        weights: float64, shape (targets, taps); each row sums to 1, or nearly in fixed point.
     """
 
     indices: npt.NDArray[np.int64]
     weights: npt.NDArray[np.float64]
+
+    def in_fixed_point(self) -> Taps:
+        """The same with weights in whole multiples of 2^-22, as Pillow rounds them: products with levels are exact."""
+        one = 1 << PRECISION_BITS
+        return Taps(self.indices, np.trunc(self.weights * one + np.copysign(0.5, self.weights)) / one)
 
     def matrix(self, source_size: int) -> npt.NDArray[np.float64]:
         """All weights as a matrix, shape (targets, source_size)."""
@@ -86,9 +93,9 @@ def _filtered(interpolation: str, centres: npt.NDArray[np.float64], scale: float
     first = np.maximum(np.trunc(centres - support + 0.5), 0).astype(np.int64)
     last = np.minimum(np.trunc(centres + support + 0.5), source_size).astype(np.int64)
     indices = first[:, None] + np.arange(int((last - first).max()))
-    distances = (indices - centres[:, None] + 0.5) / widening
+    distances = (indices - centres[:, None] + 0.5) * (1.0 / widening)
     weights = np.where(indices < last[:, None], _kernel(interpolation, distances, _CUBIC[True]), 0.0)
-    return Taps(np.minimum(indices, source_size - 1), weights / weights.sum(axis=1, keepdims=True))
+    return Taps(np.minimum(indices, source_size - 1), weights / weights.cumsum(axis=1)[:, -1:])  # added up one by one
 
 
 def _interpolated(interpolation: str, centres: npt.NDArray[np.float64], source_size: int) -> Taps:

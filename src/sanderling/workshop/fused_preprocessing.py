@@ -15,15 +15,15 @@ from onnx import TensorProto, helper, numpy_helper
 
 from sanderling.core.errors import ModelError
 from sanderling.core.tensor import Array
-from sanderling.model.colors import VIDEO_STANDARDS
 from sanderling.model.preprocessing import Preprocessing
 from sanderling.model.resampling import Taps, taps_of
-from sanderling.run.vision.color import GRAY_AS_COMPUTED, rows_as_computed
+from sanderling.run.vision.color import COARSE_BITS, FACTOR_BITS, GRAY_AS_COMPUTED, factors_as_computed, zeros_of
 from sanderling.run.vision.frames import PLANAR_FORMATS, PixelFormat
 from sanderling.run.vision.placing import Fit, fit
 from sanderling.run.vision.resizing import passes_columns_first, scaling
 
 PREFIX = "preprocessing/"
+_HIGH = 1 << 15  # steps of the high part of a weight: its sums, and those of the other 7 bits, stay below 2^24 of them
 _OLDEST_OPSET = 11  # in which limits and paddings are inputs
 
 
@@ -142,15 +142,19 @@ class _Chain:
         self.nodes.append(helper.make_node("Concat", names, [name], name, axis=axis))
         self.at = name
 
+    def add_to(self, name: str) -> None:
+        """Add a tensor to what is there."""
+        node = f"{PREFIX}{len(self.nodes)}_Add"
+        self.nodes.append(helper.make_node("Add", [self.at, name], [node], node))
+        self.at = node
+
     def rows(self, start: int, stop: int, before: str) -> str:
         """Rows of a tensor."""
         return self.add("Slice", *(np.array([each], np.int64) for each in (start, stop, 0)), before=before)
 
-    def to_levels(self, *, rounded: bool) -> None:
-        """Clip to [0, 255], and round."""
+    def clip(self) -> None:
+        """Cut off what lies outside [0, 255]."""
         self.add("Clip", np.array(0, np.float32), np.array(255, np.float32))
-        if rounded:
-            self.add("Round")
 
     def finish(self, name: str) -> None:
         """Call the last result ``name``."""
@@ -195,7 +199,8 @@ def _colors(chain: _Chain, preprocessing: Preprocessing, source: FrameSource) ->
         channels = len(shares)
         chain.add("Reshape", np.array([channels, height * width]))
         chain.from_the_left(np.array([shares], np.float32))
-        chain.add("Round")
+        chain.add("Add", np.array(0.5, np.float32))
+        chain.add("Floor")
     chain.add("Reshape", np.array([1, preprocessing.channels, height, width]))
 
 
@@ -218,14 +223,32 @@ def _from_planes(chain: _Chain, source: FrameSource, order: str) -> None:
     chroma = chain.add("Reshape", np.array([2, height * width]))
     chain.join([luma, chroma], 0)
     chain.add("Cast", to=TensorProto.FLOAT)
-    if VIDEO_STANDARDS[source.standard].narrow:  # luma below 16 counts as 16, chroma has no such limit
-        chain.add("Max", np.array([[16.0], [0.0], [0.0]], np.float32))
-    rows = rows_as_computed(source.standard)
-    rows = rows if order == "rgb" else rows[::-1]
-    chain.from_the_left(rows[:, :3].astype(np.float32))
-    chain.add("Add", rows[:, 3:].astype(np.float32))
-    chain.to_levels(rounded=True)
+    zeros = zeros_of(source.standard)
+    if zeros[0] > 0:  # luma has a limit below, chroma has none
+        chain.add("Max", np.array([[zeros[0]], [0], [0]], np.float32))
+    factors = factors_as_computed(source.standard)
+    _mix(chain, factors if order == "rgb" else factors[::-1], zeros)
     chain.add("Reshape", np.array([3, height, width]))
+
+
+def _mix(chain: _Chain, factors: Array, zeros: Array) -> None:
+    """Levels of three channels by the host's fixed point, to the last bit.
+
+    float32 adds multiples of 2^-14 up without rounding. Of finer factors the low 10 bits are multiplied alone; what
+    they sum up to is cut to whole steps of 2^-10, in which the high bits are, as a carry to those.
+    """
+    biases = ((1 << (FACTOR_BITS - 1)) - factors @ zeros)[:, None]  # half a level more, for the end is cut off
+    if (factors % (1 << (FACTOR_BITS - COARSE_BITS))).any():
+        start, step = chain.at, 1 << (FACTOR_BITS // 2)
+        low, factors = factors % step, factors - factors % step
+        chain.from_the_left((low / step).astype(np.float32))
+        chain.add("Add", (biases % step / step).astype(np.float32))
+        chain.join([start, chain.add("Floor")], 0)
+        factors, biases = np.column_stack([factors, step * np.eye(3, dtype=np.int64)]), biases - biases % step
+    chain.from_the_left((factors / (1 << FACTOR_BITS)).astype(np.float32))
+    chain.add("Add", (biases / (1 << FACTOR_BITS)).astype(np.float32))
+    chain.clip()
+    chain.add("Floor")
 
 
 def _resize(chain: _Chain, preprocessing: Preprocessing, source: FrameSource, found: Fit) -> None:
@@ -233,29 +256,57 @@ def _resize(chain: _Chain, preprocessing: Preprocessing, source: FrameSource, fo
     how, antialias = preprocessing.interpolation, preprocessing.antialias
     rows = taps_of(how, source.height, top, bottom, found.height, antialias=antialias)
     columns = taps_of(how, source.width, left, right, found.width, antialias=antialias)
-    overshoots, as_pillow = how == "bicubic", how == "bicubic" and antialias
+    as_pillow = how == "bicubic" and antialias
     passes = [(rows, source.height, 2), (columns, source.width, 3)]
     if as_pillow and passes_columns_first(source.height, source.width, found):
         passes.reverse()
     needed = [each for each in passes if _changes(each[0], each[1])]
-    for number, (taps, size, axis) in enumerate(needed, 1):
-        _pass(chain, taps, size, axis)
-        if overshoots and (as_pillow or number == len(needed)):
-            chain.to_levels(rounded=as_pillow)
+    for taps, size, axis in needed:
+        if _picks(taps):
+            chain.add("Gather", _picked(taps), axis=axis)
+        elif as_pillow:
+            _pass_in_fixed_point(chain, taps, size, axis)
+        else:
+            _weigh(chain, taps.matrix(size), axis)
+    if needed and how == "bicubic" and not as_pillow:
+        chain.clip()
 
 
 def _changes(taps: Taps, size: int) -> bool:
     """Whether an axis is anything else than what it was."""
-    first = taps.indices[np.arange(len(taps.indices)), taps.weights.argmax(axis=1)]
-    alone = bool(((taps.weights != 0).sum(axis=1) == 1).all())
-    return not (alone and len(first) == size and bool((first == np.arange(size)).all()))
+    return not (_picks(taps) and len(taps.indices) == size and bool((_picked(taps) == np.arange(size)).all()))
 
 
-def _pass(chain: _Chain, taps: Taps, size: int, axis: int) -> None:
-    if bool(((taps.weights != 0).sum(axis=1) == 1).all()):  # pixels as they are
-        chain.add("Gather", taps.indices[np.arange(len(taps.indices)), taps.weights.argmax(axis=1)], axis=axis)
-        return
-    matrix = taps.matrix(size).astype(np.float32)
+def _picks(taps: Taps) -> bool:
+    """Whether pixels stay as they are."""
+    return bool(((taps.weights != 0).sum(axis=1) == 1).all())
+
+
+def _picked(taps: Taps) -> Array:
+    indices: Array = taps.indices[np.arange(len(taps.indices)), taps.weights.argmax(axis=1)]
+    return indices
+
+
+def _pass_in_fixed_point(chain: _Chain, taps: Taps, size: int, axis: int) -> None:
+    """A pass with its rounding, to the last bit as Pillow and the host have it; in two parts as in ``_mix``."""
+    weights, start, carry = taps.in_fixed_point().matrix(size), chain.at, None
+    high = np.rint(weights * _HIGH) / _HIGH
+    if (weights != high).any():
+        _weigh(chain, (weights - high) * _HIGH, axis)
+        chain.add("Floor")
+        carry = chain.add("Mul", np.array(1 / _HIGH, np.float32))
+        chain.at = start
+    _weigh(chain, high, axis)
+    if carry is not None:
+        chain.add_to(carry)
+    chain.add("Add", np.array(0.5, np.float32))
+    chain.clip()
+    chain.add("Floor")
+
+
+def _weigh(chain: _Chain, weights: Array, axis: int) -> None:
+    """Multiply weights, shape (targets, sources), with an axis."""
+    matrix = weights.astype(np.float32)
     if axis == 2:
         chain.from_the_left(matrix)
     else:

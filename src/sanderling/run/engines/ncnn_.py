@@ -22,6 +22,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from ctypes import CDLL
 from dataclasses import asdict, dataclass
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -54,6 +55,7 @@ _OLDEST = 20261020  # earlier programs say otherwise which axes they drop
 _NO_BATCH = 233  # ncnn's own number for "this tensor has no batch axis"
 _MOST_AXES = 4  # of a tensor in ncnn, batch not counted
 _CONVERT_S = 600
+_STANDARD_ERROR = 2
 _SOFTWARE = re.compile("llvmpipe|lavapipe|swiftshader", re.IGNORECASE)
 _GPU_IS_CPU = 3  # ncnn's number for a Vulkan device that is a processor
 _COMPLAINTS = re.compile(r"^todo |not supported|unsupported|CreateSession failed|read_proto_from_binary failed")
@@ -205,7 +207,7 @@ def _gpus(engine: str) -> Iterator[DeviceInfo]:
         return
     import ncnn
 
-    for index in range(ncnn.get_gpu_count()):
+    for index in range(_gpu_count()):
         info = ncnn.get_gpu_info(index)
         software = info.type() == _GPU_IS_CPU or _SOFTWARE.search(info.device_name())
         yield DeviceInfo(
@@ -218,6 +220,25 @@ def _gpus(engine: str) -> Iterator[DeviceInfo]:
             precisions=(Precision.FP32,),
             computes=(Compute.EXACT, Compute.FP16),
         )
+
+
+@cache
+def _gpu_count() -> int:
+    """How many devices Vulkan has; ncnn describes each in four lines on standard error when it is first asked."""
+    import ncnn
+
+    try:
+        kept = os.dup(_STANDARD_ERROR)
+    except OSError:  # it is closed
+        return int(ncnn.get_gpu_count())
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nowhere, _STANDARD_ERROR)
+        return int(ncnn.get_gpu_count())
+    finally:
+        os.dup2(kept, _STANDARD_ERROR)
+        os.close(kept)
+        os.close(nowhere)
 
 
 def _read(model: Path | bytes) -> _Graph:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -32,14 +33,14 @@ class Run:
     Attributes:
         first: source at which the first window starts; below 0 where it hangs over the edge.
         step: sources from one window to the next.
-        weights: float32, shape (blocks, C or 1, targets of a block, sources of a window).
+        weights: float32 or float64, shape (blocks, C or 1, targets of a block, sources of a window).
     """
 
     start: int
     stop: int
     first: int
     step: int
-    weights: Floats
+    weights: Array
 
     @property
     def sources(self) -> int:
@@ -66,12 +67,19 @@ class Axis:
     sources: int
 
     @property
+    def dtype(self) -> np.dtype[Any]:
+        """Of the weights, and of what is computed with them."""
+        return self.runs[0].weights.dtype
+
+    @property
     def before(self) -> int:
         """Sources by which windows hang over the first edge."""
         return max(0, *(-run.first for run in self.runs))
 
 
-def axis_of_rows(taps: Taps, height: int, row_bytes: int, factors: Floats | None = None) -> Axis:
+def axis_of_rows(
+    taps: Taps, height: int, row_bytes: int, factors: Floats | None = None, dtype: npt.DTypeLike = np.float32
+) -> Axis:
     """How rows of planes become fewer or more.
 
     Args:
@@ -79,87 +87,87 @@ def axis_of_rows(taps: Taps, height: int, row_bytes: int, factors: Floats | None
         height: rows that there are.
         row_bytes: of one row of all planes in float; it bounds the runs.
         factors: float32, (C,), multiply what each plane becomes.
+        dtype: of the weights.
     """
     size = len(taps.indices)
     targets = _SHORT if size < height else _MIDDLE
     most = _RUN_BYTES / (row_bytes * targets * (1 + height / size))
     each = np.ones((1, 1, 1)) if factors is None else factors[:, None, None]
-    return Axis(tuple(_runs(taps, targets, max(int(most), 1), each)), size, height)
+    return Axis(tuple(_runs(taps, targets, max(int(most), 1), each, dtype)), size, height)
 
 
-def axis_of_columns(taps: Taps, width: int) -> Axis:
+def axis_of_columns(taps: Taps, width: int, dtype: npt.DTypeLike = np.float32) -> Axis:
     """How columns of planes become fewer or more; see ``axis_of_rows``."""
     size = len(taps.indices)
-    return Axis(tuple(_runs(taps, _LONG, size, np.ones((1, 1, 1)))), size, width)
+    return Axis(tuple(_runs(taps, _LONG, size, np.ones((1, 1, 1)), dtype)), size, width)
 
 
 @dataclass(frozen=True, eq=False)
 class Product:
     """A stack of matrix products that is computed again and again, with where its factors and its results lie."""
 
-    left: Floats
-    right: Floats
-    out: Floats
+    left: Array
+    right: Array
+    out: Array
 
     def compute(self) -> None:
         """Multiply what lies there now."""
         np.matmul(self.left, self.right, out=self.out)
 
 
-def rows_memory(axis: Axis, channels: int, width: int) -> Floats:
-    """Room for the sources of a run, float32 (channels, H, width); 0, since windows hang over the edges."""
-    return np.zeros((channels, max(run.sources for run in axis.runs), width), np.float32)
+def rows_memory(axis: Axis, channels: int, width: int) -> Array:
+    """Room for the sources of a run, (channels, H, width); 0, since windows hang over the edges."""
+    return np.zeros((channels, max(run.sources for run in axis.runs), width), axis.dtype)
 
 
-def columns_memory(axis: Axis, rows: int) -> Floats:
-    """Room for rows and what windows hang over their edges, float32 (rows, W); see ``rows_memory``."""
+def columns_memory(axis: Axis, rows: int) -> Array:
+    """Room for rows and what windows hang over their edges, (rows, W); see ``rows_memory``."""
     return np.zeros(
-        (rows, axis.before + max(axis.sources, *(run.first + run.sources for run in axis.runs))), np.float32
+        (rows, axis.before + max(axis.sources, *(run.first + run.sources for run in axis.runs))), axis.dtype
     )
 
 
-def inner(memory: Floats, axis: Axis) -> Floats:
+def inner(memory: Array, axis: Axis) -> Array:
     """Where in ``columns_memory`` the columns belong."""
     return memory[:, axis.before : axis.before + axis.sources]
 
 
-def rows_product(run: Run, memory: Floats, out: Floats) -> Product:
+def rows_product(run: Run, memory: Array, out: Array) -> Product:
     """What makes the rows of a run.
 
     Args:
         run: of the rows.
         memory: of ``rows_memory``; the source ``run.first`` lies in its first row.
-        out: float32, shape (C, ``run.stop - run.start``, width).
+        out: as the weights are, shape (C, ``run.stop - run.start``, width).
     """
     blocks, _, targets, sources = run.weights.shape
     channels, _, width = memory.shape
     plane, row, item = memory.strides
-    windows: Floats = np.ndarray(
-        (blocks, channels, sources, width), np.float32, memory, strides=(run.step * row, plane, row, item)
-    )
+    shape, strides = (blocks, channels, sources, width), (run.step * row, plane, row, item)
+    windows: Array = np.ndarray(shape, memory.dtype, memory, 0, strides)
     return Product(run.weights, windows, out.reshape(len(out), blocks, targets, width).swapaxes(0, 1))
 
 
-def columns_products(axis: Axis, memory: Floats, out: Floats) -> tuple[Product, ...]:
+def columns_products(axis: Axis, memory: Array, out: Array) -> tuple[Product, ...]:
     """What makes columns.
 
     Args:
         axis: of the columns.
         memory: of ``columns_memory``, at least N rows.
-        out: float32, shape (N, w).
+        out: as the weights are, shape (N, w).
     """
     row, item = memory.strides
     products = []
     for run in axis.runs:
         blocks, _, targets, sources = run.weights.shape
         shape, strides = (blocks, len(out), sources), (run.step * item, row, item)
-        windows: Floats = np.ndarray(shape, np.float32, memory, (axis.before + run.first) * item, strides)
+        windows: Array = np.ndarray(shape, memory.dtype, memory, (axis.before + run.first) * item, strides)
         made = out[:, run.start : run.stop].reshape(len(out), blocks, targets).swapaxes(0, 1)
         products.append(Product(windows, np.ascontiguousarray(run.weights[:, 0].swapaxes(1, 2)), made))
     return tuple(products)
 
 
-def resample(planes: Array, rows: Axis, columns: Axis, *, columns_first: bool, rounded: bool) -> Floats:
+def resample(planes: Array, rows: Axis, columns: Axis, *, columns_first: bool, rounded: bool) -> Array:
     """Resample planes along both axes.
 
     Args:
@@ -170,29 +178,30 @@ def resample(planes: Array, rows: Axis, columns: Axis, *, columns_first: bool, r
         rounded: whether what is between the passes is rounded to 8 bits, as Pillow does.
 
     Returns:
-        float32, shape (C, h, w), not clipped.
+        As the weights are, shape (C, h, w), not clipped.
     """
     channels, height, width = planes.shape
     if columns_first:
-        between = np.empty((channels, height, columns.size), np.uint8 if rounded else np.float32)
+        between = np.empty((channels, height, columns.size), np.uint8 if rounded else columns.dtype)
         _resample_columns(planes.reshape(-1, width), columns, between.reshape(-1, columns.size), rounded=rounded)
         return _resample_rows(between, rows)
     fewer = _resample_rows(planes, rows)
-    result = np.empty((channels, rows.size, columns.size), np.float32)
+    result = np.empty((channels, rows.size, columns.size), columns.dtype)
     values = to_levels(fewer) if rounded else fewer
     _resample_columns(values.reshape(-1, width), columns, result.reshape(-1, columns.size), rounded=False)
     return result
 
 
-def to_levels(values: Floats) -> Floats:
-    """Round to whole levels in [0, 255], in place."""
-    np.rint(values, out=values)
+def to_levels(values: Array) -> Array:
+    """Round to whole levels in [0, 255], halves up as Pillow does, in place."""
+    values += 0.5
+    np.floor(values, out=values)
     return np.clip(values, 0, 255, out=values)
 
 
-def _resample_rows(planes: Array, axis: Axis) -> Floats:
+def _resample_rows(planes: Array, axis: Axis) -> Array:
     channels, _, width = planes.shape
-    out = np.empty((channels, axis.size, width), np.float32)
+    out = np.empty((channels, axis.size, width), axis.dtype)
     memory = rows_memory(axis, channels, width)
     for run in axis.runs:
         low, high = run.inside(axis.sources)
@@ -206,13 +215,13 @@ def _resample_columns(rows: Array, axis: Axis, out: Array, *, rounded: bool) -> 
     for start in range(0, len(rows), _CHUNK_ROWS):
         chunk = rows[start : start + _CHUNK_ROWS]
         np.copyto(inner(memory, axis)[: len(chunk)], chunk)
-        made = np.empty((len(chunk), axis.size), np.float32)
+        made = np.empty((len(chunk), axis.size), axis.dtype)
         for product in columns_products(axis, memory, made):
             product.compute()
         np.copyto(out[start : start + _CHUNK_ROWS], to_levels(made) if rounded else made, "unsafe")
 
 
-def _runs(taps: Taps, targets: int, most: int, factors: Array) -> Iterator[Run]:
+def _runs(taps: Taps, targets: int, most: int, factors: Array, dtype: npt.DTypeLike) -> Iterator[Run]:
     """Cut an axis into runs of at most ``most`` blocks of ``targets``; what is left over is a block of its own."""
     size, used = len(taps.indices), taps.weights != 0
     starts = np.arange(0, size, targets)
@@ -227,7 +236,7 @@ def _runs(taps: Taps, targets: int, most: int, factors: Array) -> Iterator[Run]:
         start, stop = block * targets, min((block + count) * targets, size)
         origins = first + step * np.arange(count)
         weights = _weights(taps, start, stop, origins, int((lasts[block : block + count] - origins).max()))
-        yield Run(start, stop, first, step, (weights * factors).astype(np.float32))
+        yield Run(start, stop, first, step, (weights * factors).astype(dtype))
         block += count
 
 

@@ -17,15 +17,11 @@ from sanderling.run.vision.opencv import opencv
 Pixels = npt.NDArray[np.uint8]
 _AT_ONCE = 32  # pixels of a row that OpenCV converts at once; what is left over it converts one by one
 _LOWEST_LUMA = 16  # of narrow standards: what lies below counts as black, as OpenCV has it
-_CODED = {  # luma's factor, V in red, U and V in green, and U in blue, as OpenCV computes them
-    "bt601-narrow": (
-        1220542 / (1 << 20),
-        1673527 / (1 << 20),
-        -409993 / (1 << 20),
-        -852492 / (1 << 20),
-        2116026 / (1 << 20),
-    ),
-    "bt601-wide": (1.0, 22987 / 16384, -5636 / 16384, -11698 / 16384, 29049 / 16384),
+FACTOR_BITS = 20  # of fractions in ``factors_as_computed``
+COARSE_BITS = 14  # of those that float32 adds up without rounding: 14, and 10 for 835 levels
+_OPENCV = {  # luma's factor, V in red, U and V in green, and U in blue, in 2^-20
+    "bt601-narrow": (1220542, 1673527, -409993, -852492, 2116026),
+    "bt601-wide": (1 << 20, 22987 << 6, -5636 << 6, -11698 << 6, 29049 << 6),
 }
 GRAY_AS_COMPUTED = (19595 / 65536, 38470 / 65536, 7471 / 65536)  # Pillow's fixed point for those of BT.601
 
@@ -50,18 +46,23 @@ class Region:
         return self.right - self.left
 
 
-def rows_as_computed(standard: str) -> Array:
-    """Red, green and blue as factors of Y, U and V and a constant, as ``converted`` has them, float64 (3, 4).
+def factors_as_computed(standard: str) -> Array:
+    """Red, green and blue as factors of Y, U and V above ``zeros_of``, in 2^-20, int64 (3, 3).
 
-    They are those of the standard to three decimals: a level's fifth at most lies between.
+    Sums are rounded half up. Factors are OpenCV's where it has some, whole multiples of 2^-14 elsewhere: those of the
+    standard to three decimals, so that a level's fifth at most lies between.
     """
-    exact = np.array(VIDEO_STANDARDS[standard].rows)
-    if standard not in _CODED:
-        return exact
-    luma, red_v, green_u, green_v, blue_u = _CODED[standard]
-    factors = np.array([[luma, 0, red_v], [luma, green_u, green_v], [luma, blue_u, 0]])
-    low = _LOWEST_LUMA if VIDEO_STANDARDS[standard].narrow else 0
-    return np.column_stack([factors, -factors @ (low, 128, 128)])
+    if standard in _OPENCV:
+        luma, red_v, green_u, green_v, blue_u = _OPENCV[standard]
+        return np.array([[luma, 0, red_v], [luma, green_u, green_v], [luma, blue_u, 0]], np.int64)
+    exact = np.array(VIDEO_STANDARDS[standard].rows)[:, :3]
+    coarse: Array = np.rint(exact * (1 << COARSE_BITS)).astype(np.int64)
+    return coarse << (FACTOR_BITS - COARSE_BITS)
+
+
+def zeros_of(standard: str) -> Array:
+    """Y, U and V of black, int64 (3,); luma below is black too."""
+    return np.array([_LOWEST_LUMA if VIDEO_STANDARDS[standard].narrow else 0, 128, 128], np.int64)
 
 
 def whole(frame: Frame) -> Region:
@@ -97,7 +98,7 @@ def converted(frame: Frame, region: Region, color: ColorOrder, *, out: Pixels | 
     if frame.format == color or frame.format == "gray":
         return pixels
     if color == "gray":
-        return _gray(pixels, 2 if frame.format == "bgr" else 0, out)
+        return _gray(pixels, frame.format, out)
     code = _code(f"{frame.format.upper()}2{color.upper()}")
     result: Pixels = opencv().cvtColor(pixels, code, dst=out)
     return result
@@ -126,7 +127,7 @@ def _from_planes(frame: Frame, region: Region, color: ColorOrder, out: Pixels | 
         u, v = (wide[:, :, 1], wide[:, :, 0]) if frame.format == "nv21" else (wide[:, :, 0], wide[:, :, 1])
         pixels = _by_standard(frame.standard, luma, u, v, order, colored)
     if color == "gray":
-        return _gray(pixels, 0, out)
+        return _gray(pixels, "rgb", out)
     result: Pixels = pixels
     return result
 
@@ -137,20 +138,25 @@ def _by_standard(standard: str, luma: Pixels, u: Pixels, v: Pixels, order: str, 
     if standard == "bt601-wide":
         jpeg: Pixels = cv2.cvtColor(cv2.merge([luma, v, u]), _code(f"YCrCb2{order.upper()}"), dst=out)
         return jpeg
-    rows = rows_as_computed(standard)
-    floats = cv2.merge([cv2.max(luma, float(_LOWEST_LUMA)), u, v]).astype(np.float32)
-    mixed = cv2.transform(floats, rows if order == "rgb" else np.ascontiguousarray(rows[::-1]), dst=floats)
-    np.clip(np.rint(mixed, out=mixed), 0, 255, out=mixed)
-    levels: Pixels = mixed.astype(np.uint8)
+    factors, zeros = factors_as_computed(standard), zeros_of(standard)
+    factors = factors if order == "rgb" else factors[::-1]
+    rows = np.column_stack([factors, (1 << (FACTOR_BITS - 1)) - factors @ zeros]) / (1 << FACTOR_BITS)
+    floats = cv2.merge([cv2.max(luma, float(zeros[0])), u, v]).astype(np.float32)
+    mixed = cv2.transform(floats, rows, dst=floats)
+    levels: Pixels = np.clip(mixed, 0, 255, out=mixed).astype(np.uint8)
     return levels
 
 
-def _gray(pixels: Pixels, red: int, out: Pixels | None) -> Pixels:
-    """Grey as Pillow rounds it: OpenCV's own conversion has other last bits."""
-    shares = np.zeros((1, pixels.shape[2]))
-    shares[0, red], shares[0, 1], shares[0, 2 - red] = GRAY_AS_COMPUTED
-    result: Pixels = opencv().transform(pixels, shares, dst=out if out is not None and out.ndim == 2 else None)
-    return result
+def _gray(pixels: Pixels, order: str, out: Pixels | None) -> Pixels:
+    """Grey as Pillow rounds it, half up; OpenCV's grey has other last bits, and its sums of bytes go half to even."""
+    cv2 = opencv()
+    if order == "rgba":
+        pixels = cv2.cvtColor(pixels, _code("RGBA2RGB"))
+    shares = GRAY_AS_COMPUTED[::-1] if order == "bgr" else GRAY_AS_COMPUTED
+    gray = out if out is not None and out.ndim == 2 else np.empty(pixels.shape[:2], np.uint8)
+    mixed = cv2.transform(pixels.astype(np.float32), np.array([[*shares, 0.5]]))
+    np.copyto(gray, mixed, casting="unsafe")
+    return gray
 
 
 def _chroma(frame: Frame, region: Region) -> Pixels:

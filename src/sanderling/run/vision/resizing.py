@@ -19,7 +19,6 @@ from sanderling.run.vision.strips import Strip, plan_strips
 
 Pixels = npt.NDArray[np.uint8]
 _MOST_CUT = 4  # times the pixels that are kept
-_FLOAT_BYTES = 4
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,8 +100,12 @@ def plan_resizing(preprocessing: Preprocessing, frame: Frame) -> Resizing:
     picked = (_picked(rows), _picked(columns)) if picks else None
     weighed, overshoots, channels = picked is None and method is None, how == "bicubic", preprocessing.channels
     factors = None if overshoots else scaling(preprocessing)[0]
-    down = axis_of_rows(rows, region.height, channels * region.width * _FLOAT_BYTES, factors)
-    across = axis_of_columns(columns, region.width)
+    rounded = overshoots and antialias
+    if rounded:  # exact, for a level between the passes that is another shows in levels beside it
+        rows, columns = rows.in_fixed_point(), columns.in_fixed_point()
+    dtype = np.dtype(np.float64 if rounded else np.float32)
+    down = axis_of_rows(rows, region.height, channels * region.width * dtype.itemsize, factors, dtype)
+    across = axis_of_columns(columns, region.width, dtype)
     strips = plan_strips(frame, region, channels, down, across) if weighed and not overshoots else ()
     size = (0, 0) if strips else (region.height, region.width)
     depth = () if channels == 1 else (3,)
@@ -118,7 +121,7 @@ def plan_resizing(preprocessing: Preprocessing, frame: Frame) -> Resizing:
         columns=across,
         strips=strips,
         overshoots=overshoots,
-        rounded=overshoots and antialias,
+        rounded=rounded,
         columns_first=passes_columns_first(frame.height, frame.width, found),
         canvas=canvas,
         colored=inside,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -136,12 +136,14 @@ class Reference:
         loss: computed by torch.nn.functional, not by our nodes.
         adapters: folded into their weights before the forward pass.
         rounded: frozen weights that are computed with in the place of the module's own.
+        dtype: that weights, inputs and everything between are computed in.
     """
 
     traced: Traced
     loss: LossSpec
     adapters: Sequence[Adapter] = ()
     rounded: Mapping[str, Array] = field(default_factory=dict)
+    dtype: torch.dtype = torch.float64
 
     def alone(self, batch: Batch, row: int) -> Batch:
         """One sample as a batch; of a module whose batch is fixed, as often as it has rows."""
@@ -157,6 +159,10 @@ class Reference:
             return float(rows)
         label = batch.label[:, 1:] if self.loss.shift else batch.label
         return float(max(1, int((label[0] != self.loss.ignore_index).sum())) * rows)
+
+    def in_float32(self) -> Reference:
+        """The same, as a device computes."""
+        return replace(self, dtype=torch.float32)
 
     @property
     def free(self) -> bool:
@@ -177,9 +183,13 @@ def true_gradients(reference: Reference, batch: Batch, parameters: Mapping[str, 
         parameters: values to differentiate at; adapters' among them.
 
     Returns:
-        ``loss``, ``weight`` and for each parameter ``grad.NAME`` = weight · ∂loss/∂NAME.
+        float32: ``loss``, ``weight`` and for each parameter ``grad.NAME`` = weight · ∂loss/∂NAME.
+
+    Raises:
+        RuntimeError: the module has constants of its own that do not meet the dtype.
     """
-    values = {name: torch.from_numpy(np.array(array)).requires_grad_() for name, array in parameters.items()}
+    dtype = reference.dtype
+    values = {name: torch.from_numpy(np.array(array)).to(dtype).requires_grad_() for name, array in parameters.items()}
     total, weight = _loss_sum(reference, batch, values)
     gradients = torch.autograd.grad(total, list(values.values()), allow_unused=True)
     found = {
@@ -187,28 +197,32 @@ def true_gradients(reference: Reference, batch: Batch, parameters: Mapping[str, 
         for (name, value), gradient in zip(values.items(), gradients, strict=True)
     }
     mean = total.detach() / weight if float(weight) else torch.zeros(())
-    scalars = {"loss": mean, "weight": weight}
-    return {name: value.numpy().astype(np.float32).reshape(()) for name, value in scalars.items()} | found
+    scalars = {"loss": mean.numpy().reshape(()), "weight": weight.numpy().reshape(())}
+    return {name: array.astype(np.float32) for name, array in (scalars | found).items()}
 
 
 def _loss_sum(reference: Reference, batch: Batch, values: Tensors) -> tuple[torch.Tensor, torch.Tensor]:
-    traced = reference.traced
-    state = {name: torch.from_numpy(array) for name, array in reference.rounded.items()} | dict(values)
+    module, dtype = reference.traced.module, reference.dtype
+    own = {name: value.detach() for name, value in (*module.named_parameters(), *module.named_buffers())}
+    own |= {name: torch.from_numpy(array) for name, array in reference.rounded.items()}
+    state = {name: _as(value, dtype) for name, value in own.items()} | dict(values)
     for adapter in reference.adapters:
-        weight = state.pop(adapter.weight, None)
-        if weight is None:
-            weight = traced.module.get_parameter(adapter.weight).detach()
+        weight = state[adapter.weight]
         change = _product(adapter, state.pop(adapter.a), state.pop(adapter.b), weight)
         state[adapter.weight] = weight + adapter.scale * change
-    for alias, own in traced.aliases.items():
-        if own in state:
-            state[alias] = state[own]
-    arguments = tuple(torch.from_numpy(array) for array in batch.inputs.values())
+    for alias, counted in reference.traced.aliases.items():
+        state[alias] = state[counted]
+    arguments = tuple(_as(torch.from_numpy(array), dtype) for array in batch.inputs.values())
     with quiet():
-        returned = functional_call(traced.module, state, arguments)
+        returned = functional_call(module, state, arguments)
     leaves, _ = torch.utils._pytree.tree_flatten(returned)
     output = next(leaf for leaf in leaves if isinstance(leaf, torch.Tensor))
-    return LOSSES[reference.loss.kind](reference.loss, output, torch.from_numpy(batch.label))
+    return LOSSES[reference.loss.kind](reference.loss, output, _as(torch.from_numpy(batch.label), dtype))
+
+
+def _as(value: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Floats in another width; integers and booleans stay."""
+    return value.to(dtype) if value.is_floating_point() else value
 
 
 def _product(adapter: Adapter, a: torch.Tensor, b: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
@@ -226,7 +240,7 @@ def _cross_entropy(loss: LossSpec, output: torch.Tensor, label: torch.Tensor) ->
     if loss.shift:
         output, label = output[:, :-1], label[:, 1:]
     output, label = output.reshape(-1, output.shape[-1]), label.reshape(-1)
-    weights = torch.tensor(loss.class_weights) if loss.class_weights else None
+    weights = torch.tensor(loss.class_weights, dtype=output.dtype) if loss.class_weights else None
     total = functional.cross_entropy(
         output,
         label,

@@ -86,9 +86,7 @@ class FusedOnnx:
             proofs=proofs,
             remaining=("that the device's own runtime takes the file, and what it costs there",),
             next_steps=(f"feed '{_INPUT}' with one frame of {source.width}×{source.height} pixels in {source.format}",),
-            notes=(
-                f"resizing is two products with constant matrices, {_macs(preprocessing, source) / 1e6:.0f} M MACs",
-            ),
+            notes=(f"resizing is products with constant matrices, {_macs(preprocessing, source) / 1e6:.0f} M MACs",),
         )
 
 
@@ -157,9 +155,11 @@ def _pixels(source: FrameSource, seed: int) -> Array:
 
 
 def _macs(preprocessing: Preprocessing, source: FrameSource) -> int:
+    """Multiply-accumulates of resizing; weights in fixed point are two matrices."""
     rows = preprocessing.height * source.height * source.width
     columns = preprocessing.height * source.width * preprocessing.width
-    return preprocessing.channels * (rows + columns)
+    parts = 2 if preprocessing.interpolation == "bicubic" and preprocessing.antialias else 1
+    return parts * preprocessing.channels * (rows + columns)
 
 
 TARGET = FusedOnnx()

@@ -19,6 +19,7 @@ cv2 = pytest.importorskip("cv2")
 GRAY = {"color": "gray", "mean": (0.0,), "std": (1.0,)}
 RESIZES = ({"resize": "letterbox"}, {"resize": "stretch"}, {"resize": "shorter", "resize_to": 50})
 LEVEL = 1.001  # of 255, with the last bit of float32
+PILLOWS = {"nearest": 0.0, "bicubic": 0.0, "bilinear": LEVEL}  # it rounds after each pass; frames' bilinear does not
 
 
 def noise(*shape, seed=0):
@@ -44,7 +45,19 @@ def test_frame_is_resized_as_pillow_does_to_one_level(size, way, interpolation, 
     wanted = normalize(fit_pixels(pixels, preprocessing)[None], preprocessing)
     got, _ = transform(frame_of(pixels), preprocessing)
     assert got.shape == wanted.shape
-    assert np.abs(got - wanted).max() <= LEVEL
+    assert np.abs(got - wanted).max() <= PILLOWS[interpolation]
+
+
+@pytest.mark.parametrize("interpolation", PILLOWS)
+@pytest.mark.parametrize("source", [(34, 214), (24, 144), (268, 96), (20, 20)])
+def test_slopes_and_blocks_full_of_halves_are_rounded_as_pillow_does(source, interpolation):
+    preprocessing = levels(interpolation=interpolation)
+    height, width = source
+    slope = (np.add.outer(np.arange(height), 3 * np.arange(width)) % 256).astype(np.uint8)
+    blocks = noise(height // 5 + 1, width // 5 + 1).repeat(5, 0).repeat(5, 1)[:height, :width]
+    pixels = np.stack([slope, blocks, blocks // 128 * 55], axis=-1)
+    wanted = normalize(fit_pixels(pixels, preprocessing)[None], preprocessing)
+    assert np.abs(transform(frame_of(pixels), preprocessing)[0] - wanted).max() <= PILLOWS[interpolation]
 
 
 @pytest.mark.parametrize("interpolation", ["bilinear", "bicubic", "area"])

@@ -9,6 +9,8 @@ import pytest
 from sanderling.core.errors import EngineError
 from sanderling.model.preprocessing import IMAGENET_MEAN, IMAGENET_STD, Preprocessing
 from sanderling.run.pictures import fit_pixels, normalize
+from sanderling.run.vision.frames import frame_of
+from sanderling.run.vision.transforms import transform
 from sanderling.workshop.targets.harmonyos import toolchain
 from tests.arkts import SOURCES
 
@@ -125,6 +127,17 @@ def test_yuv_frames_agree_with_the_standard_to_one_step(prepare, order, matrix):
     grey = (luma - low) * gain
     wanted = np.stack([grey + red_v * v, grey + green_u * u + green_v * v, grey + blue_u * u]).clip(0, 255)
     assert np.abs(made[0] - wanted).max() <= 1.0
+
+
+@pytest.mark.parametrize(
+    ("matrix", "standard"), [("bt601", "bt601-narrow"), ("bt601-wide", "bt601-wide"), ("bt709", "bt709-narrow")]
+)
+def test_yuv_frames_have_the_hosts_levels(prepare, matrix, standard):
+    pytest.importorskip("cv2")
+    way = Preprocessing(width=160, height=120, resize="none", scale=1.0)
+    data = np.random.default_rng(4).integers(0, 256, (180, 160), dtype=np.uint8)
+    (made,) = prepare([job(frame(data, 160, 120, "nv12"), way, matrix=matrix)])
+    np.testing.assert_array_equal(made, transform(frame_of(data, "nv12", standard=standard), way)[0])
 
 
 @pytest.mark.parametrize(
