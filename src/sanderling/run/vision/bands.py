@@ -180,15 +180,14 @@ def resample(planes: Array, rows: Axis, columns: Axis, *, columns_first: bool, r
     Returns:
         As the weights are, shape (C, h, w), not clipped.
     """
-    channels, height, width = planes.shape
+    channels, height, _ = planes.shape
     if columns_first:
         between = np.empty((channels, height, columns.size), np.uint8 if rounded else columns.dtype)
-        _resample_columns(planes.reshape(-1, width), columns, between.reshape(-1, columns.size), rounded=rounded)
+        _resample_columns(planes, columns, between, rounded=rounded)
         return _resample_rows(between, rows)
     fewer = _resample_rows(planes, rows)
     result = np.empty((channels, rows.size, columns.size), columns.dtype)
-    values = to_levels(fewer) if rounded else fewer
-    _resample_columns(values.reshape(-1, width), columns, result.reshape(-1, columns.size), rounded=False)
+    _resample_columns(to_levels(fewer) if rounded else fewer, columns, result, rounded=False)
     return result
 
 
@@ -210,15 +209,18 @@ def _resample_rows(planes: Array, axis: Axis) -> Array:
     return out
 
 
-def _resample_columns(rows: Array, axis: Axis, out: Array, *, rounded: bool) -> None:
-    memory = columns_memory(axis, _CHUNK_ROWS)
-    for start in range(0, len(rows), _CHUNK_ROWS):
-        chunk = rows[start : start + _CHUNK_ROWS]
-        np.copyto(inner(memory, axis)[: len(chunk)], chunk)
-        made = np.empty((len(chunk), axis.size), axis.dtype)
+def _resample_columns(planes: Array, axis: Axis, out: Array, *, rounded: bool) -> None:
+    channels, height, _ = planes.shape
+    memory = columns_memory(axis, channels * _CHUNK_ROWS)
+    for start in range(0, height, _CHUNK_ROWS):
+        chunk = planes[:, start : start + _CHUNK_ROWS]
+        rows = channels * chunk.shape[1]
+        np.copyto(inner(memory, axis)[:rows].reshape(chunk.shape), chunk)
+        made = np.empty((rows, axis.size), axis.dtype)
         for product in columns_products(axis, memory, made):
             product.compute()
-        np.copyto(out[start : start + _CHUNK_ROWS], to_levels(made) if rounded else made, "unsafe")
+        made = made.reshape(channels, -1, axis.size)
+        np.copyto(out[:, start : start + _CHUNK_ROWS], to_levels(made) if rounded else made, "unsafe")
 
 
 def _runs(taps: Taps, targets: int, most: int, factors: Array, dtype: npt.DTypeLike) -> Iterator[Run]:

@@ -38,6 +38,24 @@ def test_blocks_are_the_matrix_of_the_weights(height, width, target, how, antial
     np.testing.assert_allclose(got, wanted, atol=2e-3)
 
 
+@pytest.mark.parametrize("columns_first", [True, False])
+@pytest.mark.parametrize(("height", "width"), [(1, 1), (2, 2), (3, 900), (200, 331), (130, 70)])
+def test_fixed_point_has_no_rounding_errors(height, width, columns_first):
+    rows, columns = (taps_of("bicubic", size, 0, size, 37).in_fixed_point() for size in (height, width))
+    planes = np.random.default_rng(0).integers(0, 256, (3, height, width)).astype(np.uint8)
+    axes = axis_of_rows(rows, height, 10_000, dtype=np.float64), axis_of_columns(columns, width, np.float64)
+    got = resample(planes, *axes, columns_first=columns_first, rounded=True)
+    first, last = [1, columns.matrix(width).T], [rows.matrix(height), 1]
+    if not columns_first:
+        first, last = last, first
+    between = np.clip(np.floor(_product(first, planes) + 0.5), 0, 255)
+    np.testing.assert_array_equal(got, _product(last, between))
+
+
+def _product(factors, planes):
+    return np.array([np.dot(np.dot(factors[0], plane), factors[1]) for plane in planes.astype(np.float64)])
+
+
 def test_equal_steps_of_windows_make_one_run():
     for source, target in ((1280, 640), (1920, 640), (720, 320)):
         assert len(axis_of_columns(taps_of("bilinear", source, 0, source, target), source).runs) == 1
