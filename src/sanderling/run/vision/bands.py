@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,7 @@ from sanderling.model.resampling import Taps
 Floats = npt.NDArray[np.float32]
 Indices = npt.NDArray[np.int64]
 _RUN_BYTES = 2_500_000  # of the rows that a run is made of and makes: they stay in a core's own cache
-_CHUNK_ROWS = 64  # of pixels that become float at once, where columns come first
+_LEAST_ROWS = 8  # whose columns are made at once, however long they are
 _SHORT, _MIDDLE, _LONG = 4, 8, 16  # targets of a block: fewer are more products, more are more of them with 0
 _WIDENING = 8  # part of a window by which it may grow so that more blocks make a run
 
@@ -85,7 +85,7 @@ def axis_of_rows(
     Args:
         taps: of the rows.
         height: rows that there are.
-        row_bytes: of one row of all planes in float; it bounds the runs.
+        row_bytes: of one row of all planes in float, where it is longest; it bounds the runs.
         factors: float32, (C,), multiply what each plane becomes.
         dtype: of the weights.
     """
@@ -99,7 +99,13 @@ def axis_of_rows(
 def axis_of_columns(taps: Taps, width: int, dtype: npt.DTypeLike = np.float32) -> Axis:
     """How columns of planes become fewer or more; see ``axis_of_rows``."""
     size = len(taps.indices)
-    return Axis(tuple(_runs(taps, _LONG, size, np.ones((1, 1, 1)), dtype)), size, width)
+    runs = _runs(taps, _LONG, size, np.ones((1, 1, 1)), dtype)
+    return Axis(tuple(replace(run, weights=_in_columns(run.weights)) for run in runs), size, width)
+
+
+def _in_columns(weights: Array) -> Array:
+    """The same, in the order in memory in which ``columns_products`` multiplies them: strips share it."""
+    return np.ascontiguousarray(weights.swapaxes(2, 3)).swapaxes(2, 3)
 
 
 @dataclass(frozen=True, eq=False)
@@ -163,7 +169,7 @@ def columns_products(axis: Axis, memory: Array, out: Array) -> tuple[Product, ..
         shape, strides = (blocks, len(out), sources), (run.step * item, row, item)
         windows: Array = np.ndarray(shape, memory.dtype, memory, (axis.before + run.first) * item, strides)
         made = out[:, run.start : run.stop].reshape(len(out), blocks, targets).swapaxes(0, 1)
-        products.append(Product(windows, np.ascontiguousarray(run.weights[:, 0].swapaxes(1, 2)), made))
+        products.append(Product(windows, run.weights[:, 0].swapaxes(1, 2), made))
     return tuple(products)
 
 
@@ -211,16 +217,18 @@ def _resample_rows(planes: Array, axis: Axis) -> Array:
 
 def _resample_columns(planes: Array, axis: Axis, out: Array, *, rounded: bool) -> None:
     channels, height, _ = planes.shape
-    memory = columns_memory(axis, channels * _CHUNK_ROWS)
-    for start in range(0, height, _CHUNK_ROWS):
-        chunk = planes[:, start : start + _CHUNK_ROWS]
+    affordable = _RUN_BYTES // (channels * axis.sources * axis.dtype.itemsize)
+    most = min(max(affordable, _LEAST_ROWS), height)
+    memory = columns_memory(axis, channels * most)
+    for start in range(0, height, most):
+        chunk = planes[:, start : start + most]
         rows = channels * chunk.shape[1]
         np.copyto(inner(memory, axis)[:rows].reshape(chunk.shape), chunk)
         made = np.empty((rows, axis.size), axis.dtype)
         for product in columns_products(axis, memory, made):
             product.compute()
         made = made.reshape(channels, -1, axis.size)
-        np.copyto(out[:, start : start + _CHUNK_ROWS], to_levels(made) if rounded else made, "unsafe")
+        np.copyto(out[:, start : start + most], to_levels(made) if rounded else made, "unsafe")
 
 
 def _runs(taps: Taps, targets: int, most: int, factors: Array, dtype: npt.DTypeLike) -> Iterator[Run]:

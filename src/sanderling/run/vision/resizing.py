@@ -98,14 +98,9 @@ def plan_resizing(preprocessing: Preprocessing, frame: Frame) -> Resizing:
     region = region_around(frame, *_ends(rows), *_ends(columns)) if partly or method is None else whole(frame)
     rows, columns = Taps(rows.indices - region.top, rows.weights), Taps(columns.indices - region.left, columns.weights)
     picked = (_picked(rows), _picked(columns)) if picks else None
-    weighed, overshoots, channels = picked is None and method is None, how == "bicubic", preprocessing.channels
-    factors = None if overshoots else scaling(preprocessing)[0]
+    weighed, channels, overshoots = picked is None and method is None, preprocessing.channels, how == "bicubic"
     rounded = overshoots and antialias
-    if rounded:  # exact, for a level between the passes that is another shows in levels beside it
-        rows, columns = rows.in_fixed_point(), columns.in_fixed_point()
-    dtype = np.dtype(np.float64 if rounded else np.float32)
-    down = axis_of_rows(rows, region.height, channels * region.width * dtype.itemsize, factors, dtype)
-    across = axis_of_columns(columns, region.width, dtype)
+    down, across = _axes(preprocessing, region, rows, columns)
     strips = plan_strips(frame, region, channels, down, across) if weighed and not overshoots else ()
     size = (0, 0) if strips else (region.height, region.width)
     depth = () if channels == 1 else (3,)
@@ -127,6 +122,18 @@ def plan_resizing(preprocessing: Preprocessing, frame: Frame) -> Resizing:
         colored=inside,
         planes=planes_memory(*(size if weighed else (found.height, found.width))),
     )
+
+
+def _axes(preprocessing: Preprocessing, region: Region, rows: Taps, columns: Taps) -> tuple[Axis, Axis]:
+    """Weights of rows and columns; in fixed point where a rounding error between the passes would show as a level."""
+    overshoots = preprocessing.interpolation == "bicubic"
+    rounded = overshoots and preprocessing.antialias
+    if rounded:
+        rows, columns = rows.in_fixed_point(), columns.in_fixed_point()
+    factors, dtype = None if overshoots else scaling(preprocessing)[0], np.dtype(np.float64 if rounded else np.float32)
+    row_bytes = preprocessing.channels * max(region.width, len(columns.indices)) * dtype.itemsize
+    down = axis_of_rows(rows, region.height, row_bytes, factors, dtype)
+    return down, axis_of_columns(columns, region.width, dtype)
 
 
 def _part(canvas: Pixels, region: Region) -> Pixels:
