@@ -47,6 +47,29 @@ class Channel(Generic[T]):
             self._add(thing)
             return replaced
 
+    def exchange(self, thing: T) -> T | None:
+        """Put one in the place of the oldest that waits, and return that; None, and nothing is put, where none waits.
+
+        Raises:
+            ChannelEndError: it was aborted, or has ended.
+        """
+        with self._changed:
+            if self._ended:
+                raise ChannelEndError
+            if not self._things:
+                return None
+            replaced, self._things[0] = self._things[0], thing
+            return replaced
+
+    def put_back(self, thing: T) -> bool:
+        """Add one that was taken, also after the end, unless another waits; returns whether it was added."""
+        with self._changed:
+            if self._things:
+                return False
+            self._things.append(thing)
+            self._changed.notify_all()
+            return True
+
     def get(self) -> T:
         """Take the oldest one; waits for it.
 
@@ -72,6 +95,11 @@ class Channel(Generic[T]):
                     return False
                 self._changed.wait(left_s)
             return self._last_put_s != before
+
+    def wait_until_taken(self, timeout_s: float) -> bool:
+        """Wait until nothing waits here, or it has ended; False when something still does."""
+        with self._changed:
+            return self._changed.wait_for(lambda: not self._things or self._ended, timeout_s)
 
     def oldest(self) -> T | None:
         """What ``get`` would take, without taking it."""

@@ -15,6 +15,7 @@ from sanderling.run.vision.frames import PLANAR_FORMATS, Frame
 from sanderling.run.vision.opencv import opencv
 
 Pixels = npt.NDArray[np.uint8]
+_AT_ONCE = 32  # pixels of a row that OpenCV converts at once; what is left over it converts one by one
 _LOWEST_LUMA = 16  # of narrow standards: what lies below counts as black, as OpenCV has it
 FACTOR_BITS = 20  # of fractions in ``factors_as_computed``
 COARSE_BITS = 14  # of those that float32 adds up without rounding: 14, and 10 for 835 levels
@@ -70,10 +71,13 @@ def whole(frame: Frame) -> Region:
 
 
 def region_around(frame: Frame, top: int, bottom: int, left: int, right: int) -> Region:
-    """The smallest region with these pixels that the format can be cut at."""
+    """A small region with these pixels that the format can be cut at, and that is converted quickly."""
     if frame.format not in PLANAR_FORMATS:
         return Region(top, bottom, left, right)
-    return Region(top // 2 * 2, (bottom + 1) // 2 * 2, left // 2 * 2, (right + 1) // 2 * 2)
+    left, right = left // 2 * 2, (right + 1) // 2 * 2
+    if (right - left) % _AT_ONCE > _AT_ONCE // 2:
+        right = min(left + -(-(right - left) // _AT_ONCE) * _AT_ONCE, frame.width)
+    return Region(top // 2 * 2, (bottom + 1) // 2 * 2, left, right)
 
 
 def converted(frame: Frame, region: Region, color: ColorOrder, *, out: Pixels | None = None) -> Pixels:
@@ -174,12 +178,22 @@ def _code(name: str) -> int:
     return int(getattr(opencv(), f"COLOR_{name}"))
 
 
+def planes_memory(height: int, width: int) -> Pixels:
+    """Room for ``split``, uint8 (3, height, width).
+
+    Planes begin at different places of a vector: where they do not, OpenCV writes them past the cache, which takes many
+    times as long when they are read again.
+    """
+    flat = np.empty((3, height * width + 1), np.uint8)
+    return flat[:, : height * width].reshape(3, height, width)
+
+
 def split(pixels: Array, planes: Array) -> Array:
     """Channels of pixels as planes.
 
     Args:
         pixels: uint8, shape (H, W, 3) or (H, W).
-        planes: uint8, shape (3, H, W), written where there are channels.
+        planes: of ``planes_memory``, written where there are channels.
 
     Returns:
         ``planes``, or grey pixels as (1, H, W).

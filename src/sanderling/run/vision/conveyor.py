@@ -1,7 +1,8 @@
 """Things that pass through stages, each stage in a thread of its own, so that all work at once.
 
 With ``newest``, a thing is let in so that it finds no queue: at the time at which every stage, by what it took so far,
-will be free when the thing gets there. What comes meanwhile is replaced by what comes after it. So latency stays near
+will be free when the thing gets there. What comes meanwhile is replaced by what comes after it. Where the second stage
+takes longer than it did so far, what the first one made for it is replaced by newer things too. So latency stays near
 the sum of the stages' times, however much too fast things come.
 """
 
@@ -27,6 +28,7 @@ _WAITING = 2  # things between two stages where none may be dropped
 _KEPT = 10_000  # durations of each stage
 _RECENT = 15  # of them make the estimate
 _STALE_SHARE = 0.1  # of the time that a thing is about to take: an older one is not worth letting in
+_LEAST_WAIT_S = 1e-3
 _JOIN_S = 15.0
 
 
@@ -48,18 +50,30 @@ class Item:
 class Conveyor:
     """Moves things from a feed through stages to whoever iterates over it; once.
 
+    Args:
+        feed: things as they come.
+        stages: names and what is done, in their order.
+        drop: see the module; ``none`` takes all things, as fast as can be.
+        discard: is given what the first stage made where a newer thing takes its place.
+
     Attributes:
         captured: things that came.
-        dropped: that were replaced by newer ones.
         durations_s: of each stage, the last ten thousand; ``capture`` and ``deliver`` (what the caller does) too.
     """
 
-    def __init__(self, feed: Iterable[Any], stages: Sequence[Stage], *, drop: Drop = "none") -> None:
+    def __init__(
+        self,
+        feed: Iterable[Any],
+        stages: Sequence[Stage],
+        *,
+        drop: Drop = "none",
+        discard: Callable[[Any], None] | None = None,
+    ) -> None:
         self.captured = 0
-        self.dropped = 0
+        self._replaced = self._discarded = 0
         names = (CAPTURE, *(name for name, _ in stages), DELIVERY)
         self.durations_s: dict[str, deque[float]] = {name: deque(maxlen=_KEPT) for name in names}
-        self._feed, self._stages, self._drop = feed, stages, drop
+        self._feed, self._stages, self._drop, self._discard = feed, stages, drop, discard
         self._channels: list[Channel[Item]] = [
             Channel(1 if drop == "newest" else _WAITING) for _ in range(len(stages) + 1)
         ]
@@ -67,6 +81,11 @@ class Conveyor:
         self._feed_failure: BaseException | None = None
         self._last: Item | None = None
         self._threads: list[threading.Thread] = []
+
+    @property
+    def dropped(self) -> int:
+        """Things that were replaced by newer ones."""
+        return self._replaced + self._discarded
 
     def __iter__(self) -> Generator[Item, None, None]:
         """Things that have passed all stages, in their order; ends the threads when it is left.
@@ -116,7 +135,7 @@ class Conveyor:
                 self.durations_s[CAPTURE].append(born_s - start_s)
                 self.captured += 1
                 if self._drop == "newest":
-                    self.dropped += first.replace(Item(value, born_s))
+                    self._replaced += first.replace(Item(value, born_s))
                 else:
                     first.put(Item(value, born_s))
                 start_s = time.monotonic()
@@ -128,21 +147,49 @@ class Conveyor:
 
     def _work(self, place: int, name: str, work: Callable[[Any], Any]) -> None:
         incoming, outgoing = self._channels[place], self._channels[place + 1]
-        durations_s = self.durations_s[name]
+        admits = place == 0 and self._drop == "newest"
         try:
             while True:
-                item = self._admitted() if place == 0 and self._drop == "newest" else incoming.get()
-                start_s = time.monotonic()
-                item.started_s.append(start_s)
-                item.value = work(item.value)
-                durations_s.append(time.monotonic() - start_s)
+                item = self._admitted() if admits else incoming.get()
+                self._do(item, name, work)
                 outgoing.put(item)
+                if admits:
+                    self._renew(name, work)
         except ChannelEndError:
             outgoing.end()
         except BaseException as error:  # noqa: BLE001 - is raised where results are taken
             self._failure = self._failure or error
             for channel in self._channels:
                 channel.end(abort=True)
+
+    def _do(self, item: Item, name: str, work: Callable[[Any], Any]) -> None:
+        start_s = time.monotonic()
+        item.started_s.append(start_s)
+        item.value = work(item.value)
+        self.durations_s[name].append(time.monotonic() - start_s)
+
+    def _renew(self, name: str, work: Callable[[Any], Any]) -> None:
+        """Until the second stage takes up what the first one made, make it anew of what has come.
+
+        It waits for as long as that takes first: the second stage is a little late more often than not.
+        """
+        newest, made = self._channels[:2]
+        while not made.wait_until_taken(max(self.durations_s[name][-1], _LEAST_WAIT_S)):
+            if newest.oldest() is None:
+                continue
+            item = newest.get()
+            value = item.value
+            self._do(item, name, work)
+            older = made.exchange(item)
+            unused = (older or item).value
+            if older is not None:
+                self._last = item
+                self._discarded += 1
+            else:  # too late: its time is when the stage is free again
+                item.value, item.started_s = value, []
+                self._discarded += not newest.put_back(item)
+            if self._discard is not None:
+                self._discard(unused)
 
     def _admitted(self) -> Item:
         """The newest thing, when nothing will be in its way."""

@@ -137,7 +137,7 @@ class Pipeline(Generic[T]):
         self._results = 0
         self._first_s = self._last_s = 0.0
         feed = self._paced() if drop == "newest" and not source.live and source.fps else source
-        self._conveyor = Conveyor(feed, self._stages(), drop=drop)
+        self._conveyor = Conveyor(feed, self._stages(), drop=drop, discard=self._free)
         self._copied_bytes = session.copied_bytes
 
     def __iter__(self) -> Generator[Outcome[T], None, None]:
@@ -189,9 +189,12 @@ class Pipeline(Generic[T]):
         buffer, placement = self._transform(frame, out=self._buffers.get())
         return _Prepared(frame, buffer, placement)
 
+    def _free(self, prepared: _Prepared) -> None:
+        self._buffers.put(prepared.buffer)
+
     def _infer(self, prepared: _Prepared) -> _Ran:
         outputs = self._session.run(prepared.buffer)
-        self._buffers.put(prepared.buffer)
+        self._free(prepared)
         return _Ran(prepared.frame, outputs, prepared.placement)
 
     def _interpret(self, ran: _Ran) -> _Read:

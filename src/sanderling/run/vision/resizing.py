@@ -10,11 +10,12 @@ import numpy.typing as npt
 from sanderling.core.tensor import Array
 from sanderling.model.preprocessing import Preprocessing
 from sanderling.model.resampling import Taps, taps_of
-from sanderling.run.vision.bands import Axis, axis_of_columns, axis_of_rows, strip_rows
-from sanderling.run.vision.color import Region, region_around, whole
-from sanderling.run.vision.frames import Frame
+from sanderling.run.vision.bands import Axis, axis_of_columns, axis_of_rows
+from sanderling.run.vision.color import Region, planes_memory, region_around, whole
+from sanderling.run.vision.frames import PLANAR_FORMATS, Frame
 from sanderling.run.vision.opencv import opencv
 from sanderling.run.vision.placing import Fit, Placement, fit
+from sanderling.run.vision.strips import Strip, plan_strips
 
 Pixels = npt.NDArray[np.uint8]
 _MOST_CUT = 4  # times the pixels that are kept
@@ -30,15 +31,15 @@ class Resizing:
         region: of the frame that is looked at at all.
         picked: rows and columns of the region, where every target pixel is a source pixel as it is.
         method: OpenCV's way that gives the same within a level; None where there is none.
-        rows: weights of the rows of the region.
-        columns: weights of its columns, with the factors of the channels in them where nothing is cut off.
+        rows: weights of the rows of the region, with the factors of the channels in them where nothing is cut off.
+        columns: weights of its columns.
+        strips: of what weights make; none where something is cut off.
         overshoots: whether a filter leaves [0, 255], so that results are cut off.
         rounded: whether what is between two passes is rounded to 8 bits and cut off too, as Pillow does.
         columns_first: which pass is the first then.
-        colored: memory for the region in the model's colours.
+        canvas: memory for a frame of which the region alone is converted; None where no part is enough.
+        colored: memory for the region in the model's colours; strips have their own.
         planes: memory for its channels.
-        scratch: memory for the rows of a block.
-        strip: memory for some rows of what is between the passes.
     """
 
     fit: Fit
@@ -48,13 +49,13 @@ class Resizing:
     method: int | None
     rows: Axis
     columns: Axis
+    strips: tuple[Strip, ...]
     overshoots: bool
     rounded: bool
     columns_first: bool
+    canvas: Pixels | None
     colored: Pixels
     planes: Pixels
-    scratch: npt.NDArray[np.float32]
-    strip: npt.NDArray[np.float32]
 
     @property
     def is_exact_on_levels(self) -> bool:
@@ -65,6 +66,10 @@ class Resizing:
         """The region's pixels in their final size, uint8 (H, W, 3) or (H, W), where ``is_exact_on_levels``."""
         if self.picked is not None:
             return np.ascontiguousarray(pixels[self.picked[0]][:, self.picked[1]])
+        if self.canvas is not None:
+            if not np.may_share_memory(pixels, self.canvas):
+                np.copyto(self.colored, pixels)
+            pixels = self.canvas
         whole: Pixels = opencv().resize(pixels, self.fit.scaled, interpolation=self.method)
         left, top = self.fit.cut
         return whole[top : top + self.fit.height, left : left + self.fit.width]
@@ -89,20 +94,18 @@ def plan_resizing(preprocessing: Preprocessing, frame: Frame) -> Resizing:
     columns = taps_of(how, frame.width, left, right, found.width, antialias=antialias)
     picks = _is_pick(rows) and _is_pick(columns)
     method = None if picks else _method(preprocessing, found, frame)
-    region = whole(frame) if method is not None else region_around(frame, *_ends(rows), *_ends(columns))
+    partly = method is not None and frame.format in PLANAR_FORMATS  # others are quickly converted, or not at all
+    region = region_around(frame, *_ends(rows), *_ends(columns)) if partly or method is None else whole(frame)
     rows, columns = Taps(rows.indices - region.top, rows.weights), Taps(columns.indices - region.left, columns.weights)
     picked = (_picked(rows), _picked(columns)) if picks else None
-    overshoots = how == "bicubic"
+    weighed, channels, overshoots = picked is None and method is None, preprocessing.channels, how == "bicubic"
     rounded = overshoots and antialias
-    if rounded:  # exact, for a level between the passes that is another shows in levels beside it
-        rows, columns = rows.in_fixed_point(), columns.in_fixed_point()
-    dtype = np.float64 if rounded else np.float32
-    down = axis_of_rows(rows, dtype)
-    weighed = picked is None and method is None
-    size = (region.height, region.width)
-    channels = preprocessing.channels
-    strip_height = strip_rows(channels, region.width, found.height)
-    planes = size if weighed else (found.height, found.width)
+    down, across = _axes(preprocessing, region, rows, columns)
+    strips = plan_strips(frame, region, channels, down, across) if weighed and not overshoots else ()
+    size = (0, 0) if strips else (region.height, region.width)
+    depth = () if channels == 1 else (3,)
+    canvas = np.zeros((frame.height, frame.width, *depth), np.uint8) if partly else None
+    inside = np.empty((*size, *depth), np.uint8) if canvas is None else _part(canvas, region)
     return Resizing(
         fit=found,
         placement=found.placement(frame.width, frame.height),
@@ -110,15 +113,31 @@ def plan_resizing(preprocessing: Preprocessing, frame: Frame) -> Resizing:
         picked=picked,
         method=method,
         rows=down,
-        columns=axis_of_columns(columns, None if overshoots else scaling(preprocessing)[0], dtype),
+        columns=across,
+        strips=strips,
         overshoots=overshoots,
         rounded=rounded,
         columns_first=passes_columns_first(frame.height, frame.width, found),
-        colored=np.empty(size if channels == 1 else (*size, 3), np.uint8),
-        planes=np.empty((3, *planes), np.uint8),
-        scratch=np.empty((channels, down.longest, region.width) if weighed else 0, np.float32),
-        strip=np.empty((channels, strip_height, region.width) if weighed else 0, np.float32),
+        canvas=canvas,
+        colored=inside,
+        planes=planes_memory(*(size if weighed else (found.height, found.width))),
     )
+
+
+def _axes(preprocessing: Preprocessing, region: Region, rows: Taps, columns: Taps) -> tuple[Axis, Axis]:
+    """Weights of rows and columns; in fixed point where a rounding error between the passes would show as a level."""
+    overshoots = preprocessing.interpolation == "bicubic"
+    rounded = overshoots and preprocessing.antialias
+    if rounded:
+        rows, columns = rows.in_fixed_point(), columns.in_fixed_point()
+    factors, dtype = None if overshoots else scaling(preprocessing)[0], np.dtype(np.float64 if rounded else np.float32)
+    row_bytes = preprocessing.channels * max(region.width, len(columns.indices)) * dtype.itemsize
+    down = axis_of_rows(rows, region.height, row_bytes, factors, dtype)
+    return down, axis_of_columns(columns, region.width, dtype)
+
+
+def _part(canvas: Pixels, region: Region) -> Pixels:
+    return canvas[region.top : region.bottom, region.left : region.right]
 
 
 def passes_columns_first(height: int, width: int, found: Fit) -> bool:
@@ -155,7 +174,8 @@ def _method(preprocessing: Preprocessing, found: Fit, frame: Frame) -> int | Non
     cv2 = opencv()
     shrinks = width <= frame.width and height <= frame.height
     if preprocessing.interpolation == "area":
-        return int(cv2.INTER_AREA) if shrinks else None
+        whole_pixels = frame.width % width == 0 and frame.height % height == 0
+        return int(cv2.INTER_AREA) if shrinks and whole_pixels else None
     if preprocessing.interpolation == "bilinear" and not preprocessing.antialias:
         return int(cv2.INTER_LINEAR)
     if preprocessing.interpolation == "bicubic" and not preprocessing.antialias:

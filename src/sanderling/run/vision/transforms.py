@@ -12,11 +12,12 @@ import numpy.typing as npt
 from sanderling.core.errors import TensorError
 from sanderling.core.tensor import Array
 from sanderling.model.preprocessing import Preprocessing
-from sanderling.run.vision.bands import resample, resample_strips, to_levels
+from sanderling.run.vision.bands import resample, to_levels
 from sanderling.run.vision.color import converted, split
 from sanderling.run.vision.frames import Frame
 from sanderling.run.vision.placing import Placement, place
 from sanderling.run.vision.resizing import Resizing, plan_resizing, scaling
+from sanderling.run.vision.strips import write_strips
 
 __all__ = ["Placement", "Transform", "place", "transform"]
 
@@ -72,11 +73,21 @@ class Transform:
             plane[inner.top : bottom, : inner.left] = value
             plane[inner.top : bottom, right:] = value
         target = planes[:, inner.top : bottom, inner.left : right]
+        if plan.strips:
+            write_strips(plan.strips, frame, self.preprocessing.color, self._biases, target)
+            return
         pixels = converted(frame, plan.region, self.preprocessing.color, out=plan.colored)
         if plan.is_exact_on_levels:
             self._write(split(plan.resized(pixels), plan.planes), target)
         else:
-            self._resample(split(pixels, plan.planes), plan, target)
+            values = resample(
+                split(pixels, plan.planes),
+                plan.rows,
+                plan.columns,
+                columns_first=plan.columns_first,
+                rounded=plan.rounded,
+            )
+            self._write(to_levels(values) if plan.rounded else np.clip(values, 0, 255, out=values), target)
         for plane, bias in zip(target, self._biases, strict=True):
             if bias != 0:
                 plane += bias
@@ -85,17 +96,6 @@ class Transform:
         """Planes that have their final size; a grey one serves for all."""
         for channel, plane in enumerate(target):
             np.multiply(planes[channel % len(planes)], self._factors[channel], out=plane)
-
-    def _resample(self, planes: Array, plan: Resizing, target: Floats) -> None:
-        """Planes that are resized by weights; results go straight to where they belong."""
-        if plan.overshoots:
-            rounded = plan.rounded
-            values = resample(planes, plan.rows, plan.columns, columns_first=plan.columns_first, rounded=rounded)
-            self._write(to_levels(values) if rounded else np.clip(values, 0, 255, out=values), target)
-            return
-        scratch, strip = plan.scratch[: len(planes)], plan.strip[: len(planes)]
-        # A grey plane is multiplied with the weights of each channel.
-        resample_strips(planes, plan.rows, plan.columns, scratch, strip, target)
 
     def _plan_for(self, frame: Frame) -> Resizing:
         key = (frame.format, frame.width, frame.height)

@@ -162,3 +162,52 @@ def test_channel_has_a_bound_and_an_end():
         channel.get()
     with pytest.raises(ChannelEndError):
         channel.put(5)
+
+
+def test_what_waits_for_a_late_stage_is_made_anew_of_what_comes():
+    """Let in when the slow stage should have been free, a thing would be as old as that is late."""
+    late_s, given = 0.3, []
+
+    def feed():
+        for number in range(150):
+            time.sleep(0.005)
+            yield number
+
+    def slow(value):
+        time.sleep(late_s if len(given) == 8 else 0.02)
+        given.append(value)
+        return value
+
+    discarded = []
+    conveyor = Conveyor(feed(), [("first", lambda x: x), ("slow", slow)], drop="newest", discard=discarded.append)
+    items = list(conveyor)
+    waited_s = items[9].started_s[1] - items[9].born_s
+    assert waited_s < late_s / 3
+    assert discarded
+    assert conveyor.captured == len(items) + conveyor.dropped
+    assert [item.value for item in items] == sorted(item.value for item in items)
+
+
+def test_channel_exchanges_only_what_waits():
+    channel = Channel(1)
+    assert channel.exchange(1) is None
+    assert channel.wait_until_taken(0.001)
+    channel.put(2)
+    assert not channel.wait_until_taken(0.001)
+    assert channel.exchange(3) == 2
+    assert channel.get() == 3
+    channel.end()
+    with pytest.raises(ChannelEndError):
+        channel.exchange(4)
+
+
+def test_channel_takes_back_what_was_taken_unless_something_newer_waits():
+    channel = Channel(1)
+    channel.put(1)
+    first = channel.get()
+    assert channel.put_back(first)
+    assert not channel.put_back(0)
+    assert channel.get() == 1
+    channel.end()
+    assert channel.put_back(1)
+    assert channel.get() == 1

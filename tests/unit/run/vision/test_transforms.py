@@ -12,6 +12,7 @@ from sanderling.model.colors import VIDEO_STANDARDS
 from sanderling.model.preprocessing import IMAGENET_MEAN, IMAGENET_STD, Preprocessing
 from sanderling.run.pictures import fit_pixels, normalize
 from sanderling.run.vision.frames import frame_of
+from sanderling.run.vision.placing import fit
 from sanderling.run.vision.transforms import Transform, transform
 
 cv2 = pytest.importorskip("cv2")
@@ -129,6 +130,24 @@ def test_camera_frames_are_converted_first_and_resized_then(way):
     wanted, same = transform(frame_of(rgb), levels(**way))
     np.testing.assert_allclose(got, wanted, atol=1e-3)
     assert placement == same
+
+
+@pytest.mark.parametrize("standard", ["bt601-narrow", "bt709-narrow"])
+@pytest.mark.parametrize(("interpolation", "method"), [("bilinear", cv2.INTER_LINEAR), ("bicubic", cv2.INTER_CUBIC)])
+@pytest.mark.parametrize("size", [(90, 160), (160, 90), (72, 100)])
+def test_of_a_crop_only_what_counts_is_converted(size, interpolation, method, standard):
+    preprocessing = levels(resize="shorter", resize_to=56, interpolation=interpolation, antialias=False)
+    pixels = noise(size[0] * 3 // 2, size[1])
+    made = Transform(preprocessing)
+    whole, _ = transform(
+        frame_of(pixels, "nv12", standard=standard), levels(resize="none", width=size[1], height=size[0])
+    )
+    found = fit(preprocessing, size[1], size[0])
+    resized = cv2.resize(whole[0].transpose(1, 2, 0).astype(np.uint8), found.scaled, interpolation=method)
+    left, top = found.cut
+    for _ in range(2):
+        got, _ = made(frame_of(pixels, "nv12", standard=standard))
+        np.testing.assert_array_equal(got[0].transpose(1, 2, 0), resized[top : top + 48, left : left + 40])
 
 
 def test_rows_that_are_further_apart_than_long_are_read():
