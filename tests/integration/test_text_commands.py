@@ -32,6 +32,14 @@ def test_generate_prints_text_and_json_and_pieces_alike(sanderling, chat_package
     assert "".join(piece["piece"] for piece in pieces) == whole["text"] == answer["text"]
 
 
+def test_generate_says_when_there_is_nothing_to_go_on_with(sanderling, chat_package):
+    asked = ("generate", chat_package, "--prompt", "the quick", "--max-tokens", 12)
+    first = sanderling(*asked).stdout[0]
+    done = sanderling(*asked, "--stop", first)
+    assert (done.code, done.stdout) == (0, "\n")
+    assert done.stderr == "the text ended where it was to begin; to ask a question, use sanderling chat\n"
+
+
 def test_generate_reads_a_prompt_from_a_pipe(environment, chat_package):
     done = piped(environment, b"the quick", "generate", chat_package, "--max-tokens", 12, "--json")
     assert json.loads(done.stdout)["prompt_tokens"] == 3

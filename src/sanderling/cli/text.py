@@ -83,6 +83,8 @@ def generate(
             print_result(_described(result), as_json=True, show=lambda _: None)
         else:
             _write(f"{shown}\n")
+        if not result.text:
+            sys.stderr.write("the text ended where it was to begin; to ask a question, use sanderling chat\n")
 
 
 def chat(
