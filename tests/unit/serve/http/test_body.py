@@ -42,7 +42,9 @@ def test_a_bomb_is_unpacked_no_further_than_the_limit():
         unpack(bomb, b"deflate", 1_000_000)
 
 
-@pytest.mark.parametrize("data", [b"", b"nonsense", gzip.compress(b"x" * 100)[:-5], gzip.compress(b"x") + b"more"])
+@pytest.mark.parametrize(
+    "data", [b"", b"nonsense", gzip.compress(b"x" * 100, mtime=0)[:-5], gzip.compress(b"x", mtime=0) + b"more"]
+)
 def test_a_broken_packed_body_is_refused(data):
     with pytest.raises(RequestError):
         unpack(data, b"gzip", 1000)
