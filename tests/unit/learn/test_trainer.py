@@ -17,7 +17,8 @@ from sanderling.learn.data import from_arrays
 from sanderling.learn.evaluation import count_right
 from sanderling.model.learning import LossSpec
 from sanderling.model.package import Package
-from tests.learning_tasks import SHAPES, dataset, gradients, make_task
+from tests.learning_tasks import SHAPES, Nodes, dataset, gradients, make_task
+from tests.models import make_model, tensor
 
 
 def rows(data, begin, end):
@@ -254,6 +255,19 @@ def test_package_that_only_infers_is_refused(tmp_path, new_trainer):
 
     with pytest.raises(PackageError, match="cannot be trained: make a task with sanderling learn prepare"):
         new_trainer(path)
+
+
+def test_task_of_an_older_version_is_refused(tmp_path, new_trainer, monkeypatch):
+    add = Nodes()
+    add("Identity", "param.fc.weight", to="param.out.fc.weight")
+    shape = SHAPES["fc.weight"]
+    older = make_model(
+        add.nodes, [tensor("param.fc.weight", shape)], [tensor("param.out.fc.weight", shape)], add.constants
+    )
+    monkeypatch.setattr("tests.learning_tasks._adamw", lambda: older)
+
+    with pytest.raises(PackageError, match=r"adamw\.onnx has no input 'param'.*prepare the task again"):
+        new_trainer(make_task(tmp_path))
 
 
 def test_other_parameters_replace_all_or_nothing(new_trainer):

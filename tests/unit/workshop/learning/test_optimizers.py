@@ -84,3 +84,13 @@ def test_sgd_is_pytorchs(settings):
     ours, _ = trained("sgd", settings, some_gradients(), scale=0.25)
     theirs, _ = by_torch(lambda leaves: torch.optim.SGD(leaves, 0.05, **known), some_gradients(), scale=0.25)
     assert close(ours, theirs)
+
+
+@pytest.mark.parametrize("kind", ["adamw", "sgd"])
+def test_update_is_the_same_in_pieces_that_end_inside_a_parameter(kind, monkeypatch):
+    whole, norm = trained(kind, {}, some_gradients(), clip=0.5)
+    monkeypatch.setattr("sanderling.learn.graphs._PIECE", 5)
+    pieces, other = trained(kind, {}, some_gradients(), clip=0.5)
+
+    assert np.allclose(pieces.flat, whole.flat, rtol=0, atol=1e-6)
+    assert np.isclose(norm, other)

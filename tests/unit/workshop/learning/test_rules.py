@@ -206,6 +206,21 @@ def test_convolution_over_time_is_autograd():
     )
 
 
+@pytest.mark.parametrize(("size", "pads"), [((5,), (3, 2)), ((5, 4, 7), (0, 1, 0, 1, 0, 2))])
+def test_dilated_convolution_of_few_places_over_other_than_two_axes_is_autograd(size, pads):
+    rank = len(size)
+    function = (F.conv1d, F.conv2d, F.conv3d)[rank - 1]
+    both_ends = [pad for axis in reversed(range(rank)) for pad in (pads[axis], pads[axis + rank])]
+    check(
+        "Conv",
+        lambda x, w: function(F.pad(x, both_ends), w, None, 2, 0, 2),
+        [normal(2, 9, *size), normal(5, 9, *[2] * rank)],
+        strides=[2] * rank,
+        pads=list(pads),
+        dilations=[2] * rank,
+    )
+
+
 def test_input_of_a_transposed_convolution_is_autograd():
     weight = normal(3, 4, 3, 3, seed=2)
     check(

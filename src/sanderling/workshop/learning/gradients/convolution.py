@@ -75,7 +75,8 @@ def _input_gradient(step: Step, moved: Window, size: list[int], out: list[int]) 
     plain = moved.kernel == moved.strides == [1] * rank and not any(moved.pads) and moved.group == 1
     if plain and step.draft.known(step.x(1)) is None:  # of a frozen weight an engine would keep a second copy
         return step.op("Conv", step.g, step.op("Transpose", step.x(1), perm=[1, 0, *range(2, 2 + rank)]))
-    if moved.group == 1 and math.prod(out) <= _FEW_PLACES and step.draft.opset >= _COL2IM_OPSET:
+    few = moved.group == 1 and math.prod(out) <= _FEW_PLACES
+    if few and rank == 2 and step.draft.opset >= _COL2IM_OPSET:
         return _put_back(step, moved, size, out)
     extra = []
     for axis in range(rank):
@@ -97,7 +98,8 @@ def _input_gradient(step: Step, moved: Window, size: list[int], out: list[int]) 
 def _put_back(step: Step, moved: Window, size: list[int], out: list[int]) -> str:
     """One product for the whole batch, (I · taps, O) · (O, N · places), whose results are added where they belong.
 
-    A transposed convolution reads the whole weight again for each sample, to compute few places with it.
+    A transposed convolution reads the whole weight again for each sample, to compute few places with it. Only of two
+    spatial axes: of others ONNX Runtime's Col2Im is wrong where there is dilation, and OpenVINO has none.
     """
     draft = step.draft
     channels, inner = fixed(step, step.shape(1), (0, 1))
