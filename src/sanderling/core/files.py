@@ -5,8 +5,8 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
+import secrets
 import shutil
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
@@ -57,11 +57,14 @@ def replacing(target: Path) -> Iterator[Path]:
     Raises:
         OutputError: the folder of ``target`` is missing or not writable, or the disk is full.
     """
+    scratch = (
+        target.parent / f".{target.name}.{secrets.token_hex(4)}"
+    )  # named before it is there, as Ctrl-C may come between
     try:
-        scratch = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
-    except OSError as error:
-        raise OutputError(f"cannot write {target}: {error.strerror or first_line(error)}") from error
-    try:
+        try:
+            scratch.mkdir(mode=0o700)
+        except OSError as error:
+            raise OutputError(f"cannot write {target}: {error.strerror or first_line(error)}") from error
         yield scratch / target.name
         _swap(scratch / target.name, target, scratch)
     except OSError as error:
