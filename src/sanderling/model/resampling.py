@@ -34,6 +34,15 @@ class Taps:
     indices: npt.NDArray[np.int64]
     weights: npt.NDArray[np.float64]
 
+    @property
+    def picked(self) -> npt.NDArray[np.int64] | None:
+        """The source pixel of each target, shape (targets,), where all are pixels as they are; None elsewhere."""
+        used = self.weights != 0
+        if (used.sum(axis=1) != 1).any():
+            return None
+        picked: npt.NDArray[np.int64] = self.indices[used]
+        return picked
+
     def in_fixed_point(self) -> Taps:
         """The same with weights in whole multiples of 2^-22, as Pillow rounds them: products with levels are exact."""
         one = 1 << PRECISION_BITS

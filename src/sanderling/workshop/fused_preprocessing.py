@@ -262,8 +262,8 @@ def _resize(chain: _Chain, preprocessing: Preprocessing, source: FrameSource, fo
         passes.reverse()
     needed = [each for each in passes if _changes(each[0], each[1])]
     for taps, size, axis in needed:
-        if _picks(taps):
-            chain.add("Gather", _picked(taps), axis=axis)
+        if taps.picked is not None:
+            chain.add("Gather", taps.picked, axis=axis)
         elif as_pillow:
             _pass_in_fixed_point(chain, taps, size, axis)
         else:
@@ -274,17 +274,7 @@ def _resize(chain: _Chain, preprocessing: Preprocessing, source: FrameSource, fo
 
 def _changes(taps: Taps, size: int) -> bool:
     """Whether an axis is anything else than what it was."""
-    return not (_picks(taps) and len(taps.indices) == size and bool((_picked(taps) == np.arange(size)).all()))
-
-
-def _picks(taps: Taps) -> bool:
-    """Whether pixels stay as they are."""
-    return bool(((taps.weights != 0).sum(axis=1) == 1).all())
-
-
-def _picked(taps: Taps) -> Array:
-    indices: Array = taps.indices[np.arange(len(taps.indices)), taps.weights.argmax(axis=1)]
-    return indices
+    return taps.picked is None or not np.array_equal(taps.picked, np.arange(size))
 
 
 def _pass_in_fixed_point(chain: _Chain, taps: Taps, size: int, axis: int) -> None:

@@ -92,12 +92,14 @@ def plan_resizing(preprocessing: Preprocessing, frame: Frame) -> Resizing:
     how, antialias = preprocessing.interpolation, preprocessing.antialias
     rows = taps_of(how, frame.height, top, bottom, found.height, antialias=antialias)
     columns = taps_of(how, frame.width, left, right, found.width, antialias=antialias)
-    picks = _is_pick(rows) and _is_pick(columns)
+    picks = rows.picked is not None and columns.picked is not None
     method = None if picks else _method(preprocessing, found, frame)
     partly = method is not None and frame.format in PLANAR_FORMATS  # others are quickly converted, or not at all
     region = region_around(frame, *_ends(rows), *_ends(columns)) if partly or method is None else whole(frame)
     rows, columns = Taps(rows.indices - region.top, rows.weights), Taps(columns.indices - region.left, columns.weights)
-    picked = (_picked(rows), _picked(columns)) if picks else None
+    picked = None
+    if rows.picked is not None and columns.picked is not None:
+        picked = (_as_slice(rows.picked), _as_slice(columns.picked))
     weighed, channels, overshoots = picked is None and method is None, preprocessing.channels, how == "bicubic"
     rounded = overshoots and antialias
     down, across = _axes(preprocessing, region, rows, columns)
@@ -152,12 +154,8 @@ def _ends(taps: Taps) -> tuple[int, int]:
     return int(used.min()), int(used.max()) + 1
 
 
-def _is_pick(taps: Taps) -> bool:
-    return bool(((taps.weights != 0).sum(axis=1) == 1).all())
-
-
-def _picked(taps: Taps) -> slice | Array:
-    indices: Array = taps.indices[np.arange(len(taps.indices)), taps.weights.argmax(axis=1)]
+def _as_slice(indices: Array) -> slice | Array:
+    """The same as a slice, which copies nothing, where they lie side by side."""
     if (np.diff(indices) == 1).all():
         return slice(int(indices[0]), int(indices[-1]) + 1)
     return indices
