@@ -7,8 +7,9 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, Protocol
 
+from sanderling.core.closing import Closing
 from sanderling.core.errors import DataError, UnavailableError
 from sanderling.core.progress import Event, Progress
 from sanderling.core.tensor import Array
@@ -40,12 +41,31 @@ class Capture(Protocol):
         """Close it."""
 
 
-class VideoSource:
+class _Captured(Closing):
+    """What is released at the end of a ``with`` block, once nobody reads: OpenCV must not do both at once."""
+
+    _capture: Capture
+    _longest_read_s = -1.0  # for which is waited; below 0 however long it takes
+
+    def __init__(self) -> None:
+        self._reading = threading.Lock()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        super().__exit__(kind, error, trace)
+        if self._reading.acquire(timeout=self._longest_read_s):
+            self._capture.release()
+            self._reading.release()
+
+
+class VideoSource(_Captured):
     """The frames of a video file, in bgr. One that ends too soon ends there, with an event."""
 
     live = False
 
     def __init__(self, path: Path, progress: Progress) -> None:
+        super().__init__()
         if not path.is_file():
             raise DataError(f"{path} does not exist: expected a video")
         if path.stat().st_size == 0:
@@ -61,7 +81,6 @@ class VideoSource:
         self.fps: float | None = _rate(self._capture)
         self.count: int | None = _count(self._capture)
         self._closed = False
-        self._reading = threading.Lock()  # OpenCV must not release what another thread reads
 
     def __iter__(self) -> Iterator[Frame]:
         """The frames, each whole; those that cannot be decoded are left out."""
@@ -98,16 +117,6 @@ class VideoSource:
         """Read no more."""
         self._closed = True
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-        with self._reading:
-            self._capture.release()
-
 
 class _Clock:
     """When frames are shown: phones film as many a second as the light allows. From the first frame on."""
@@ -128,7 +137,7 @@ class _Clock:
         return self.now_s
 
 
-class LiveSource:
+class LiveSource(_Captured):
     """The frames of a camera or a network stream, in bgr. One that disappears is opened again, later and later.
 
     A URL of a video, which knows how many frames it has, is not live and ends.
@@ -141,6 +150,8 @@ class LiveSource:
         patience_s: without a frame, after which it is given up.
     """
 
+    _longest_read_s = _OPEN_TIMEOUT_MS / 1e3 + 2
+
     def __init__(
         self,
         name: str,
@@ -150,12 +161,12 @@ class LiveSource:
         open_capture: Callable[[int | str], Capture] | None = None,
         patience_s: float = PATIENCE_S,
     ) -> None:
+        super().__init__()
         self.name = name
         self.losses = 0
         self._address, self._progress, self._patience_s = address, progress, patience_s
         self._open = open_capture or _opened
         self._ended = threading.Event()
-        self._reading = threading.Lock()  # as of a video
         self._capture = self._open(address)
         if not self._capture.isOpened():
             self._capture.release()
@@ -213,17 +224,6 @@ class LiveSource:
     def close(self) -> None:
         """Read no more; a search for it ends at once."""
         self._ended.set()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-        if self._reading.acquire(timeout=_OPEN_TIMEOUT_MS / 1e3 + 2):
-            self._capture.release()
-            self._reading.release()
 
 
 def _opened(address: int | str) -> Capture:
