@@ -10,7 +10,7 @@ from sanderling.workshop.learning.draft import Draft, integer
 from sanderling.workshop.learning.gradients.convolution import columns, window
 from sanderling.workshop.learning.gradients.step import Step, fixed
 
-_FEW_PLACES = 16
+_FOLDED_BELOW = 16
 
 
 def fold_batches(draft: Draft) -> None:
@@ -32,7 +32,7 @@ def _is_folded(draft: Draft, node: onnx.NodeProto) -> bool:
     if out is None or draft.known(node.input[1]) is not None or integer(node, "group", 1) != 1:
         return False
     places = [size for size in out[2:] if isinstance(size, int)]
-    return len(places) == len(out) - 2 and math.prod(places) < _FEW_PLACES
+    return len(places) == len(out) - 2 and math.prod(places) < _FOLDED_BELOW
 
 
 def _fold(step: Step) -> None:

@@ -175,7 +175,7 @@ def _again(array: Array, row: int, count: int) -> Array:
 
 
 def true_gradients(reference: Reference, batch: Batch, parameters: Mapping[str, Array]) -> dict[str, Array]:
-    """PyTorch's own loss and gradients, by eager autograd.
+    """PyTorch's own loss and gradients, by eager autograd; in float32 where the module is made for that alone.
 
     Args:
         reference: module, loss and adapters.
@@ -184,12 +184,18 @@ def true_gradients(reference: Reference, batch: Batch, parameters: Mapping[str, 
 
     Returns:
         float32: ``loss``, ``weight`` and for each parameter ``grad.NAME`` = weight · ∂loss/∂NAME.
-
-    Raises:
-        RuntimeError: the module has constants of its own that do not meet the dtype.
     """
-    dtype = reference.dtype
-    values = {name: torch.from_numpy(np.array(array)).to(dtype).requires_grad_() for name, array in parameters.items()}
+    try:
+        return _gradients(reference, batch, parameters)
+    except RuntimeError:  # its own constants meet no other dtype
+        if reference.dtype == torch.float32:
+            raise
+        return _gradients(reference.in_float32(), batch, parameters)
+
+
+def _gradients(reference: Reference, batch: Batch, parameters: Mapping[str, Array]) -> dict[str, Array]:
+    arrays = {name: torch.from_numpy(np.array(array)) for name, array in parameters.items()}
+    values = {name: value.to(reference.dtype).requires_grad_() for name, value in arrays.items()}
     total, weight = _loss_sum(reference, batch, values)
     gradients = torch.autograd.grad(total, list(values.values()), allow_unused=True)
     found = {

@@ -26,7 +26,7 @@ def off(monkeypatch):
     return make
 
 
-@pytest.mark.parametrize(("dtype", "batches"), [(torch.float32, 2), (torch.float64, 3)])
+@pytest.mark.parametrize(("dtype", "batches"), [(torch.float32, 2), (torch.float64, 2)])
 def test_batch_that_rounding_gives_another_gradient_is_not_the_golden_one(learn, off, dtype, batches):
     first, folder, _ = learn("mlp", private=False)
     before = read_safetensors(folder / first.golden.file)["input.x"]
@@ -42,7 +42,7 @@ def test_gradients_that_are_off_in_every_batch_are_refused(learn, off):
     asked = off(torch.float64, batches=100)
     with pytest.raises(NotMetError, match=r"'acc.out.4.bias' differs by 1.0e-03"):
         learn("mlp", private=False)
-    assert len(asked) == 9
+    assert len(asked) == 8
 
 
 def test_module_that_is_made_for_float32_is_held_to_float32(learn):
