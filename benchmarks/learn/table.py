@@ -14,8 +14,8 @@ RESULTS = Path(__file__).with_name("results.json")
 PAGE = Path(__file__).parents[2] / "docs" / "benchmarks-learn.md"
 _KINDS = {"head": "last layer", "lora": "LoRA", "full": "all"}
 _GRADIENTS_NOTE = (
-    "Largest difference from PyTorch's eager autograd, over the largest true gradient of the same parameter (at "
-    "least 1e-3), as the task's own golden gradients say."
+    "Largest difference from PyTorch's eager autograd in float64, over the largest true gradient of the same parameter "
+    "(at least 1e-3), as the task's own golden gradients say."
 )
 _STEPS_NOTE = (
     "Forward, backward and AdamW of one batch, {threads} thread, a block of each in turn; the ratio is the median "
