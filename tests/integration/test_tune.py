@@ -41,6 +41,23 @@ def test_plan_is_written_and_followed(package):
     assert any(check.name.startswith("plan, onnxruntime") for check in verify(package).checks)
 
 
+@pytest.mark.parametrize(("busy_calls", "passed"), [(3, True), (1000, False)])
+def test_plan_that_is_slow_for_a_moment_is_not_overtaken(package, monkeypatch, busy_calls, passed):
+    plan = tune(package, seconds=1, engines=["onnxruntime"]).plan
+    assert plan.fallbacks
+    calls = []
+
+    def timed(_, candidate, _warmup, repeats):
+        if candidate.name != plan.winner.name:
+            return [2.0 * candidate.batch] * repeats
+        calls.append(candidate)
+        return [(3.0 if len(calls) <= busy_calls else 1.0) * candidate.batch] * repeats
+
+    monkeypatch.setattr("sanderling.measure.verify.Stable.time", timed)
+    (check,) = (check for check in verify(package).checks if check.name == f"plan, {plan.winner.name}")
+    assert check.passed is passed
+
+
 def test_what_was_measured_stays_in_the_package_with_its_hash(package):
     result = tune(package, seconds=1, engines=["onnxruntime"])
     opened = Package.open(package)

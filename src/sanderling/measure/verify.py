@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
@@ -32,6 +33,7 @@ from sanderling.measure.text_golden import check_text
 from sanderling.measure.tune.stable import Stable, candidate_of
 from sanderling.model.manifest import Accuracy, Metric, Variant
 from sanderling.model.package import GoldenVectors, Package
+from sanderling.model.plan import Plan
 from sanderling.run.engines import engine
 from sanderling.run.engines.base import Optimization
 from sanderling.run.isolated import Worker
@@ -39,6 +41,7 @@ from sanderling.run.placing import default_options
 from sanderling.run.vision.reading import reader_of
 
 _PLAN_PASSES, _PLAN_REPEATS = 3, 15
+_PLAN_ROUNDS = 3  # of passes before a plan is said to be overtaken: a machine may be busy for a moment
 _STILL_BEST = 1.1
 
 
@@ -246,20 +249,32 @@ def _plan_checks(package: Package, progress: Progress) -> list[Check]:
     failed: dict[str, str] = {}
     with ExitStack() as stack:
         stable = Stable(package, stack)
-        for entry in [plan.winner, *plan.fallbacks] * _PLAN_PASSES:
-            try:
-                timed = stable.time(candidate_of(entry), 2, _PLAN_REPEATS)
-                costs[entry.name] = min(costs.get(entry.name, math.inf), float(np.median(timed)) / entry.batch)
-            except SanderlingError as error:
-                failed[entry.name] = str(error)
+        for _ in range(_PLAN_ROUNDS):
+            _time_plan(stable, plan, costs, failed)
+            if plan.winner.name in failed or plan.objective == "memory" or _is_still_best(plan, costs):
+                break
     name = f"plan, {plan.winner.name}"
     if plan.winner.name in failed:
         return [Check(name=name, passed=False, detail=failed[plan.winner.name])]
-    winner, best = costs[plan.winner.name], min(costs, key=lambda entry: costs[entry])
     told = ", ".join(f"{entry} {cost:.3g} ms a row" for entry, cost in costs.items())
     if plan.objective == "memory":
         return [Check(name=name, passed=True, detail=f"{told}; chosen for its memory")]
-    return [Check(name=name, passed=winner <= _STILL_BEST * costs[best], detail=f"{told}; best: {best}")]
+    best = min(costs, key=lambda entry: costs[entry])
+    return [Check(name=name, passed=_is_still_best(plan, costs), detail=f"{told}; best: {best}")]
+
+
+def _time_plan(stable: Stable, plan: Plan, costs: dict[str, float], failed: dict[str, str]) -> None:
+    """Lower each entry's cost, in milliseconds a row, to what it takes now; or say why it fails."""
+    for entry in [plan.winner, *plan.fallbacks] * _PLAN_PASSES:
+        try:
+            timed = stable.time(candidate_of(entry), 2, _PLAN_REPEATS)
+            costs[entry.name] = min(costs.get(entry.name, math.inf), float(np.median(timed)) / entry.batch)
+        except SanderlingError as error:
+            failed[entry.name] = str(error)
+
+
+def _is_still_best(plan: Plan, costs: Mapping[str, float]) -> bool:
+    return costs[plan.winner.name] <= _STILL_BEST * min(costs.values())
 
 
 def _told(name: str, accuracy: Accuracy) -> Check:
