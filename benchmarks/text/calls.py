@@ -1,8 +1,9 @@
 """What one call of the engine can do at once: `python -m benchmarks.text.calls CHAT.sdl [--variants int8,int4]`.
 
 Drafts: answers that copy a passage of their prompt, with and without guesses from earlier text that are checked in one
-call; their tokens are compared. Together: tokens of several answers in one call, against one call for each. One thread;
-times are processor seconds of this process, the settings in turn in every round.
+call; their tokens are compared. Together: tokens of several answers in one call, against one call for each. Prefix: the
+first token after a prompt whose beginning was read for an earlier one, against the whole prompt. One thread; times are
+processor seconds of this process, the settings in turn in every round.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ DRAFTS = (0, 7, 15)
 SEQUENCES = (1, 2, 4, 8)
 _PASSAGES, _PASSAGE_TOKENS, _ANSWER_TOKENS, _BEGUN_TOKENS = 6, 120, 96, 12
 _CONTEXT, _STEPS = 64, 16
+_PROMPT_TOKENS, _QUESTION_TOKENS, _QUESTIONS = 512, 16, 4
 
 
 def copying_prompts(model: TextModel) -> list[list[int]]:
@@ -114,6 +116,27 @@ def measure_together(model: TextModel, rounds: int) -> dict[str, Any]:
     }
 
 
+def measure_prefix(model: TextModel, rounds: int) -> dict[str, float]:
+    """Milliseconds to the first token of prompts that differ in their last tokens: the first, and those after it."""
+    text, *_ = (model.encode(text) for text in default_texts().values())
+    shared, questions = text[: _PROMPT_TOKENS - _QUESTION_TOKENS], text[_PROMPT_TOKENS:]
+    prompts = [[*shared, *questions[_QUESTION_TOKENS * place :][:_QUESTION_TOKENS]] for place in range(_QUESTIONS + 1)]
+    sampling = Sampling(temperature=0, max_tokens=1)
+    first, later = [], []
+    for _ in range(rounds + 1):
+        session = TextSession(_Kept(model))
+        session.start(prompts[0][::-1][:_QUESTION_TOKENS], sampling).result()  # its thread has started
+        taken = []
+        for prompt in prompts:
+            start = time.process_time()
+            session.start(prompt, sampling).result()
+            taken.append(1e3 * (time.process_time() - start))
+        session.close()
+        first.append(taken[0])
+        later.append(statistics.median(taken[1:]))
+    return {"whole_ms": statistics.median(first[1:]), "cached_ms": statistics.median(later[1:])}
+
+
 class _Kept:
     """A model that stays open when a session is closed."""
 
@@ -150,6 +173,7 @@ def main() -> None:
             "rows_are_independent": model.rows_are_independent,
             "drafts": measure_drafts(model, arguments.rounds),
             "together": measure_together(model, arguments.rounds),
+            "prefix": measure_prefix(model, arguments.rounds),
         }
         model.close()
         sys.stderr.write(f"{variant}: {json.dumps(results[variant])}\n")
@@ -159,6 +183,8 @@ def main() -> None:
         "package": package.manifest.source.name,
         "rounds": arguments.rounds,
         "answer_tokens": _ANSWER_TOKENS,
+        "prompt_tokens": _PROMPT_TOKENS,
+        "question_tokens": _QUESTION_TOKENS,
         "variants": results,
     }
     if not arguments.dry:

@@ -24,6 +24,10 @@ _CAMERA = (
     "other (`apart`)."
 )
 _TOGETHER = "Tokens of all sequences; their contexts are of different lengths, from 64 tokens on."
+_PREFIX = (
+    "The first token after a prompt of {prompt} tokens: as a whole, and where an earlier prompt was the same up to the "
+    "last {question} tokens, so that its keys and values are kept."
+)
 
 
 def main() -> None:
@@ -50,6 +54,9 @@ def render(results: dict[str, Any]) -> str:
                 "## Several answers in one call",
                 _TOGETHER,
                 markdown(["variant", "sequences", "in one call", "a call each", "times"], _together_rows(variants)),
+                "## A beginning that was read before",
+                _PREFIX.format(prompt=results["prompt_tokens"], question=results["question_tokens"]),
+                markdown(["variant", "whole prompt, ms", "kept beginning, ms", "of it"], _prefix_rows(variants)),
             ]
         )
         + "\n"
@@ -106,6 +113,13 @@ def _together_rows(variants: dict[str, Any]) -> list[list[str]]:
         ]
         for name, found in variants.items()
         for count, row in found["together"].items()
+    ]
+
+
+def _prefix_rows(variants: dict[str, Any]) -> list[list[str]]:
+    return [
+        [name, f"{row['whole_ms']:.0f}", f"{row['cached_ms']:.0f}", f"{row['cached_ms'] / row['whole_ms']:.2f}×"]
+        for name, row in ((name, found["prefix"]) for name, found in variants.items())
     ]
 
 

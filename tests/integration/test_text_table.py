@@ -90,7 +90,7 @@ def test_memory_is_told_by_setting_and_a_setting_that_failed_says_why():
     assert "| odd | unknown option |" in page
 
 
-def test_the_page_of_calls_tells_how_much_guesses_and_shared_calls_give():
+def test_the_page_of_calls_tells_how_much_guesses_shared_calls_and_kept_beginnings_give():
     draft = {"tokens_per_s": 50.0, "same_answers": 6, "answers": 6, "guessed": 0, "right": 0}
     results = {
         "command": "python -m benchmarks.text.calls",
@@ -98,8 +98,11 @@ def test_the_page_of_calls_tells_how_much_guesses_and_shared_calls_give():
         "package": "model.gguf",
         "rounds": 2,
         "answer_tokens": 96,
+        "prompt_tokens": 512,
+        "question_tokens": 16,
         "variants": {
             "int8": {
+                "prefix": {"whole_ms": 600.0, "cached_ms": 60.0},
                 "drafts": {"0": draft, "7": {**draft, "tokens_per_s": 155.0, "guessed": 90, "right": 80}},
                 "together": {"4": {"together_tokens_per_s": 200.0, "apart_tokens_per_s": 50.0}},
             }
@@ -109,6 +112,7 @@ def test_the_page_of_calls_tells_how_much_guesses_and_shared_calls_give():
 
     assert "| int8 | 7 | 155 | 3.10× | 80 of 90 | 6 of 6 |" in shown
     assert "| int8 | 4 | 200 | 50 | 4.00× |" in shown
+    assert "| int8 | 600 | 60 | 0.10× |" in shown
 
 
 def test_the_page_of_calls_tells_what_a_camera_has_missed():
