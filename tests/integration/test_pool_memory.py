@@ -111,11 +111,14 @@ def test_loading_and_releasing_again_and_again_does_not_grow(pool):
     for _ in range(2):
         pool.run("a", X)
         pool["a"].release()
-    before = memory_bytes()
-    for _ in range(8):
-        pool.run("a", X)
-        pool["a"].release()
-    assert memory_bytes() - before < SLACK_BYTES // 4
+    grown = []
+    for _ in range(3):  # what other tests of this process left may move once; a leak is there every time
+        before = memory_bytes()
+        for _ in range(8):
+            pool.run("a", X)
+            pool["a"].release()
+        grown.append(memory_bytes() - before)
+    assert min(grown) < SLACK_BYTES // 4
 
 
 def test_crash_takes_down_one_model_which_starts_again_while_the_others_answer(pool):

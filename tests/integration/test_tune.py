@@ -41,17 +41,22 @@ def test_plan_is_written_and_followed(package):
     assert any(check.name.startswith("plan, onnxruntime") for check in verify(package).checks)
 
 
-@pytest.mark.parametrize(("busy_calls", "passed"), [(3, True), (1000, False)])
-def test_plan_that_is_slow_for_a_moment_is_not_overtaken(package, monkeypatch, busy_calls, passed):
+@pytest.mark.parametrize(
+    ("busy_calls", "unit_ms", "passed"),
+    [(3, 1.0, True), (1000, 1.0, False), (1000, 0.01, True)],  # for a moment, for good, and by microseconds
+)
+def test_plan_is_overtaken_by_what_is_faster_for_good_and_by_more_than_microseconds(
+    package, monkeypatch, busy_calls, unit_ms, passed
+):
     plan = tune(package, seconds=1, engines=["onnxruntime"]).plan
     assert plan.fallbacks
     calls = []
 
     def timed(_, candidate, _warmup, repeats):
         if candidate.name != plan.winner.name:
-            return [2.0 * candidate.batch] * repeats
+            return [2 * unit_ms * candidate.batch] * repeats
         calls.append(candidate)
-        return [(3.0 if len(calls) <= busy_calls else 1.0) * candidate.batch] * repeats
+        return [(3 if len(calls) <= busy_calls else 1) * unit_ms * candidate.batch] * repeats
 
     monkeypatch.setattr("sanderling.measure.verify.Stable.time", timed)
     (check,) = (check for check in verify(package).checks if check.name == f"plan, {plan.winner.name}")

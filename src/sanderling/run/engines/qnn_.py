@@ -59,6 +59,7 @@ _QUANTIZE, _DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
 _KEEP_ORDER = ("Clip", "Flatten", "Identity", "MaxPool", "Relu", "Reshape", "Squeeze", "Transpose", "Unsqueeze")
 _SETTINGS_AS_INPUTS = ("Clip", "Pad", "Resize")  # operators whose inputs after the first hold no data
 _LOADING = threading.Lock()
+_BACKENDS: dict[str, CDLL] = {}  # by path
 _Attributes = Mapping[str, Any]
 _WRONG: dict[str, Callable[[_Attributes], bool]] = {  # operators that were seen to give wrong numbers, and when
     "AveragePool": lambda attributes: bool(attributes.get("ceil_mode")),
@@ -281,11 +282,18 @@ def _is_hardware(device: Any) -> bool:  # noqa: ANN401 - the runtime is untyped
     return str(device.device.type).endswith("NPU")
 
 
-@functools.cache
-def _load_backend(path: str) -> CDLL:
-    """Load the NPU's library while standard output goes to standard error: the emulation greets there."""
+@contextmanager
+def _backend_loaded(path: str) -> Iterator[None]:
+    """The NPU's library is loaded, and stays. Meanwhile, where it was not, standard output goes to standard error.
+
+    The emulation greets there: when it is loaded, and it may again when the first session starts its threads.
+    """
+    if path in _BACKENDS:
+        yield
+        return
     with _LOADING, _stdout_to_stderr():
-        return CDLL(path)
+        _BACKENDS[path] = CDLL(path)
+        yield
 
 
 @contextmanager
@@ -315,7 +323,6 @@ def _session(data: bytes, options: EngineOptions, settings: Mapping[str, str], *
         Optimization.ALL: onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL,
     }
     provider = _provider_settings()
-    _load_backend(provider["backend_path"])
     chosen = onnxruntime.SessionOptions()
     chosen.graph_optimization_level = levels[options.optimization]
     chosen.intra_op_num_threads = options.threads
@@ -325,7 +332,8 @@ def _session(data: bytes, options: EngineOptions, settings: Mapping[str, str], *
     for key, value in settings.items():
         chosen.add_session_config_entry(key, value)
     chosen.add_provider_for_devices([_plugin_device()], provider)
-    return onnxruntime.InferenceSession(data, chosen, enable_fallback=0)
+    with _backend_loaded(provider["backend_path"]):
+        return onnxruntime.InferenceSession(data, chosen, enable_fallback=0)
 
 
 def _assigned(session: Any) -> str:  # noqa: ANN401 - the runtime is untyped
