@@ -66,7 +66,7 @@ def render(
     ]
     peers = {name: row for name, row in contenders.items() if name.startswith("llama.cpp")}
     if peers:
-        for name in ("int8", "int8-blocks", "int8-residual"):
+        for name in ("int8", "int8-blocks", "int8-residual", "int4"):
             if name in contenders:
                 parts += [f"## {name} against llama.cpp", _ratios(contenders[name], peers)]
     if steps:

@@ -144,6 +144,19 @@ def test_every_product_is_computed_in_blocks_without_a_search(tiny, name, form):
     assert measured["overall"]["percent"] < 1
 
 
+def test_four_bits_of_a_file_of_four_bits_lose_nothing_more(tmp_path):
+    folder = on_levels(language_folder(tmp_path / "llama", "llama"))
+
+    result = build_text(folder, tmp_path / "llama.sdl", precision="fp32,int4", threads=1)
+
+    measured = result.evidence.variants["int4"]
+    package = Package.open(result.path)
+    four, whole = (read_text_graph(package.file(package.variant(name).file)) for name in ("int4", "fp32"))
+    assert measured.forms == {"offsets-4": 10, "blocks-8": 1}
+    assert abs(measured.overall.percent) < 0.1
+    assert four.parameters == whole.parameters
+
+
 @pytest.mark.parametrize("command", ["doctor", "bisect --engine onnxruntime", "bench --batch 2"])
 def test_commands_for_other_models_refuse_a_language_model(sanderling, tiny, command):
     name, *options = command.split()
@@ -197,6 +210,22 @@ def test_a_zip_is_built_and_generates(tmp_path):
     assert result.evidence.variants["int4"].search is not None
     assert session is not None
     session.close()
+
+
+def on_levels(folder):
+    """The same model, its products' weights as a GGUF file of the kind Q4_1 holds them."""
+    from gguf import GGMLQuantizationType
+    from gguf.quants import dequantize, quantize
+    from safetensors.numpy import load_file, save_file
+
+    path = folder / "model.safetensors"
+    tensors = load_file(path)
+    for name, weight in tensors.items():
+        if "_proj" in name:
+            codes = quantize(weight.astype(np.float32), GGMLQuantizationType.Q4_1)
+            tensors[name] = dequantize(codes, GGMLQuantizationType.Q4_1)
+    save_file(tensors, path, metadata={"format": "pt"})
+    return folder
 
 
 def cut_short(work):

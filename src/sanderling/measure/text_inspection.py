@@ -11,7 +11,7 @@ import onnx
 
 from sanderling.core.errors import ModelError, first_line
 from sanderling.model.graph import opset_of, weight_bytes
-from sanderling.model.text import RESIDUAL
+from sanderling.model.text import OFFSETS, RESIDUAL
 
 _PRODUCTS = ("MatMul", "DynamicQuantizeMatMul", "MatMulNBits")
 
@@ -89,6 +89,7 @@ def _read_bytes(node: onnx.NodeProto, constants: dict[str, onnx.TensorProto]) ->
 def _macs(node: onnx.NodeProto, constants: dict[str, onnx.TensorProto]) -> int:
     if node.op_type == "MatMulNBits":
         given = {attribute.name: attribute.i for attribute in node.attribute}
-        return int(given["K"] * given["N"])
+        means = given["K"] // (given["block_size"] + 1) if node.input[0].startswith(OFFSETS) else 0
+        return int((given["K"] - means) * given["N"])
     tensor = constants.get(node.input[1])
     return math.prod(tensor.dims) if tensor is not None else 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pydantic import BaseModel, ConfigDict, Field
 
 RESIDUAL = "residual/"  # begins the names of nodes that split a product's input, which are no products of the model
+OFFSETS = "offsets/"  # begins the names of inputs of products that have the means of their blocks behind them
 
 
 class TextSpec(BaseModel):

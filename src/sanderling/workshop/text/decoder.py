@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from onnx import helper, numpy_helper
 
 from sanderling.core.errors import ModelError, first_line
 from sanderling.core.tensor import Array
+from sanderling.workshop.text.storage import Form, has_levels
 
 GRAPH = "model.onnx"
 DATA = "model.onnx.data"
@@ -75,6 +77,16 @@ class Decoder:
         """Width of one attention head, as the engine's configuration has it."""
         config = json.loads((self.folder / "genai_config.json").read_text(encoding="utf-8"))
         return int(config["model"]["decoder"]["head_size"])
+
+    @cached_property
+    def on_levels(self) -> frozenset[str]:
+        """Names of products whose weights come from few bits: see ``has_levels``."""
+        return frozenset(product.name for product in self.products if has_levels(self.weight(product.weight)))
+
+    def form_of(self, product: Product, form: Form) -> Form:
+        """A form for one product: four bits keep to its levels where it has some."""
+        on_levels = form in (Form.BLOCKS_4, Form.BLOCKS_4_WIDE) and product.name in self.on_levels
+        return Form.OFFSETS_4 if on_levels else form
 
     def weight(self, name: str) -> Array:
         """One initialiser, read only."""

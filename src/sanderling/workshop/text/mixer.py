@@ -12,6 +12,7 @@ from onnx import helper, numpy_helper
 from sanderling.core.tensor import Array
 from sanderling.model.graph import used_names
 from sanderling.workshop.text.decoder import DATA, GRAPH, HEAD, Decoder, Product, unpruned
+from sanderling.workshop.text.offsets import BlockMeans
 from sanderling.workshop.text.residual import Residuals
 from sanderling.workshop.text.storage import BITS, Form, block_of, fits, store
 
@@ -130,12 +131,15 @@ def _rewritten(
     nodes: list[onnx.NodeProto] = []
     head = forms.get(HEAD, Form.FLOAT)
     residuals = Residuals(block_of(Form.RESIDUAL_8, 0))
+    means = BlockMeans(block_of(Form.OFFSETS_4, 0))
     for node in model.graph.node:
         product = products.get(node.name)
         form = forms.get(node.name, Form.FLOAT)
         if product is not None and form != Form.FLOAT and fits(form, product.depth):
             parts = tensors(product.weight, form)
-            if form == Form.RESIDUAL_8:
+            if form == Form.OFFSETS_4:
+                nodes += means.of_product(product, _product(node, product, form, parts))
+            elif form == Form.RESIDUAL_8:
                 nodes += residuals.of_product(product, _product(node, product, form, parts))
             else:
                 nodes.append(_product(node, product, form, parts))
@@ -146,7 +150,7 @@ def _rewritten(
             nodes.append(node)
             continue
         used |= {tensor.name: tensor for tensor in parts.values()}
-    _finish(model, nodes, used | residuals.constants, decoder, rest, tensors)
+    _finish(model, nodes, used | residuals.constants.tensors | means.constants.tensors, decoder, rest, tensors)
     return model
 
 

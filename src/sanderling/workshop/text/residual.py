@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import numpy as np
 import onnx
-from onnx import helper, numpy_helper
+from onnx import helper
 
-from sanderling.core.tensor import Array
 from sanderling.model.text import RESIDUAL
+from sanderling.workshop.text.constants import Constants
 from sanderling.workshop.text.decoder import Product
 
 _DOMAIN = "com.microsoft"
@@ -22,11 +22,11 @@ class Residuals:
     """Writes nodes around products; an input that several of them read is split once.
 
     Attributes:
-        constants: initialisers that the nodes read, by name.
+        constants: initialisers that the nodes read.
     """
 
     def __init__(self, block: int) -> None:
-        self.constants: dict[str, onnx.TensorProto] = {}
+        self.constants = Constants(RESIDUAL)
         self._block = block
         self._split: set[str] = set()
 
@@ -42,19 +42,21 @@ class Residuals:
         self._split.add(product.input)
         result, rows = node.output[0], f"{RESIDUAL}{node.output[0]}/rows"
         node.input[0], node.output[0] = pair, rows
-        axis = self._constant("axis", np.array([2], np.int64))
+        axis = self.constants.name("axis", np.array([2], np.int64))
         add = helper.make_node("ReduceSum", [rows, axis], [result], f"{RESIDUAL}{node.name}/Sum", keepdims=0)
         return [*nodes, node, add]
 
     def _pair(self, source: str, depth: int, target: str) -> list[onnx.NodeProto]:
         """Nodes from (batch, tokens, depth) to (batch, tokens, 2, depth)."""
         blocks, rounded, lost, both = (f"{RESIDUAL}{source}/{part}" for part in ("blocks", "rounded", "lost", "both"))
-        in_blocks = self._constant(f"blocks.{depth}", np.array([0, 0, depth // self._block, self._block], np.int64))
-        in_rows = self._constant(f"rows.{depth}", np.array([0, 0, 2, depth], np.int64))
+        in_blocks = self.constants.name(
+            f"blocks.{depth}", np.array([0, 0, depth // self._block, self._block], np.int64)
+        )
+        in_rows = self.constants.name(f"rows.{depth}", np.array([0, 0, 2, depth], np.int64))
         identity = [
-            self._constant("identity.codes", np.eye(self._block, dtype=np.uint8)[:, None]),
-            self._constant("identity.scales", np.ones((self._block, 1), np.float32)),
-            self._constant("identity.zero_points", np.zeros((self._block, 1), np.uint8)),
+            self.constants.name("identity.codes", np.eye(self._block, dtype=np.uint8)[:, None]),
+            self.constants.name("identity.scales", np.ones((self._block, 1), np.float32)),
+            self.constants.name("identity.zero_points", np.zeros((self._block, 1), np.uint8)),
         ]
         return [
             helper.make_node("Reshape", [source, in_blocks], [blocks], blocks),
@@ -74,9 +76,3 @@ class Residuals:
             helper.make_node("Concat", [blocks, lost], [both], both, axis=2),
             helper.make_node("Reshape", [both, in_rows], [target], target),
         ]
-
-    def _constant(self, name: str, array: Array) -> str:
-        full = f"{RESIDUAL}{name}"
-        if full not in self.constants:
-            self.constants[full] = numpy_helper.from_array(array, full)
-        return full

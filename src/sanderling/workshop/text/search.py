@@ -18,10 +18,13 @@ Try = Callable[[Mapping[str, Form]], Change]
 def forms_of(decoder: Decoder, form: Form, guarded: Sequence[str] = ()) -> dict[str, Form]:
     """A form for every product: blocks of eight bits for the guarded and for the head, which the embedding shares.
 
-    ``RESIDUAL_8`` is the head's as well.
+    ``RESIDUAL_8`` is the head's as well. Of four bits, ``OFFSETS_4`` is for weights that have levels of their own.
     """
     kept = {*guarded} if form == Form.RESIDUAL_8 else {*guarded, HEAD}
-    wanted = {product: Form.BLOCKS_8 if product.name in kept else form for product in decoder.products}
+    wanted = {
+        product: Form.BLOCKS_8 if product.name in kept else decoder.form_of(product, form)
+        for product in decoder.products
+    }
     return {product.name: chosen if fits(chosen, product.depth) else Form.FLOAT for product, chosen in wanted.items()}
 
 

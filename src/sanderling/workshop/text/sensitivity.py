@@ -32,7 +32,10 @@ def local_errors(decoder: Decoder, ids: Sequence[int], form: Form) -> dict[str, 
     depth = sum(_depths(products).values())
     count = max(min(len(ids), _TOKENS, _HELD_BYTES // (4 * max(depth, 1))), 2)
     inputs = _inputs_of_products(decoder, products, np.asarray(ids[:count], np.int64))
-    return {product.name: _error(decoder, product, inputs[product.input], form) for product in products}
+    return {
+        product.name: _error(decoder, product, inputs[product.input], decoder.form_of(product, form))
+        for product in products
+    }
 
 
 def _depths(products: Sequence[Product]) -> dict[str, int]:

@@ -16,6 +16,9 @@ _SHRUNK = (1.0, 0.96, 0.92, 0.88, 0.84, 0.8)  # ranges that are tried for four b
 _FINEST_PART = 32  # of a grid's step, that is tried as the step of the codes
 _SAME_LEVEL = 1e-4  # of a block's range: values that are no further apart are one level
 
+_MOST_LEVELS, _OFF_LEVEL = 16, 0.02  # of a block with levels; off by this share of their distance at most
+_MOSTLY, _LOOKED_AT = 0.99, 256  # share of blocks that have levels where a weight has, and columns to tell that by
+
 _SLICE_VALUES = 1 << 24  # of a weight at a time, which bounds the memory for it
 
 
@@ -36,10 +39,17 @@ class Form(StrEnum):
     RESIDUAL_8 = "residual-8"
     BLOCKS_4 = "blocks-4"
     BLOCKS_4_WIDE = "blocks-4-wide"
+    OFFSETS_4 = "offsets-4"
 
 
-BITS = {Form.BLOCKS_8: 8, Form.RESIDUAL_8: 8, Form.BLOCKS_4: 4, Form.BLOCKS_4_WIDE: 4}
-_WIDEST_BLOCK = {Form.BLOCKS_8: 128, Form.RESIDUAL_8: 32, Form.BLOCKS_4: 32, Form.BLOCKS_4_WIDE: 128}
+BITS = {Form.BLOCKS_8: 8, Form.RESIDUAL_8: 8, Form.BLOCKS_4: 4, Form.BLOCKS_4_WIDE: 4, Form.OFFSETS_4: 4}
+_WIDEST_BLOCK = {
+    Form.BLOCKS_8: 128,
+    Form.RESIDUAL_8: 32,
+    Form.BLOCKS_4: 32,
+    Form.BLOCKS_4_WIDE: 128,
+    Form.OFFSETS_4: 32,
+}
 
 
 @dataclass(frozen=True)
@@ -54,6 +64,23 @@ class Stored:
 def fits(form: Form, depth: int) -> bool:
     """Whether a weight of that many rows can be stored so: blocks must be whole."""
     return form not in BITS or depth % LEAST_BLOCK == 0
+
+
+def has_levels(weight: Array) -> bool:
+    """Whether values lie on at most 16 even levels around zero in each block of 32, as in a GGUF file of four bits.
+
+    Args:
+        weight: shape (depth, width); some of its columns are looked at.
+    """
+    if len(weight) % LEAST_BLOCK:
+        return False
+    some = np.asarray(weight[:, :: max(weight.shape[1] // _LOOKED_AT, 1)], np.float32)
+    ordered = np.sort(some.T.reshape(-1, LEAST_BLOCK), axis=1)[None]
+    step = _least_gap(ordered)[..., None]
+    places = (ordered - ordered[..., :1]) / step
+    on_levels = (places[..., -1] < _MOST_LEVELS - 0.5) & (np.abs(places - np.rint(places)) < _OFF_LEVEL).all(2)
+    on_levels &= (ordered[..., 0] < step[..., 0]) & (ordered[..., -1] > -step[..., 0])
+    return bool(on_levels.mean() > _MOSTLY)
 
 
 def block_of(form: Form, depth: int) -> int:
@@ -102,6 +129,9 @@ def restore(stored: Stored, form: Form) -> Array:
     if zero_points is not None:
         middle = zero_points[..., None].astype(np.float32)
     values = (codes.astype(np.float32) - middle) * stored.scales[..., None]
+    if form == Form.OFFSETS_4:
+        count = values.shape[1] - math.ceil(values.shape[1] / (LEAST_BLOCK + 1))
+        values = values[:, :count] + values[:, count:].reshape(len(values), -1)[:, :count, None] / LEAST_BLOCK
     return np.ascontiguousarray(values.reshape(len(values), -1).T)
 
 
@@ -120,14 +150,40 @@ def _eight_bits(columns: Array) -> Stored:
 
 
 def _four_bits(columns: Array) -> Stored:
+    codes, scales, zeros = _four_bit_codes(columns)
+    return Stored(_packed(codes), scales, _packed(zeros))
+
+
+def _four_bit_codes(columns: Array) -> tuple[Array, Array, Array]:
     """With a zero point a block, and of several ranges the one with the least square error."""
     low, high = np.minimum(columns.min(2), 0), np.maximum(columns.max(2), 0)
     tried = []
     for share in _SHRUNK:
         step = np.where(high > low, (high - low) * share / 15, 1).astype(np.float32)
         tried.append((step, -low * share / step))
-    codes, scales, zeros = _least_error(columns, tried, 15)
-    return Stored(_packed(codes), scales, _packed(zeros))
+    return _least_error(columns, tried, 15)
+
+
+def _four_bits_with_offsets(columns: Array) -> Stored:
+    """Levels between each block's least and greatest value; of what zero points leave over, blocks of their own.
+
+    A block of a GGUF file has its levels there (Source: Q4_1 of llama.cpp, value = scale · code + offset).
+    """
+    ordered = np.sort(columns, axis=2)
+    low, width = ordered[..., 0], ordered[..., -1] - ordered[..., 0]
+    grid = width / np.clip(np.rint(width / _least_gap(ordered)), 1, 15)
+    step = np.where(width > 0, grid, np.where(low != 0, np.abs(low), 1)).astype(np.float32)
+    low = np.where(width > 0, low, np.minimum(low, 0))  # one level is held as a step from zero
+    codes = np.clip(np.rint((columns - low[..., None]) / step[..., None]), 0, 15)
+    zeros = np.clip(np.rint(-low / step), 0, 15)
+    over = (low + zeros * step) * LEAST_BLOCK  # of the mean of a block's inputs
+    rows = np.pad(over, ((0, 0), (0, -over.shape[1] % LEAST_BLOCK))).reshape(len(over), -1, LEAST_BLOCK)
+    more_codes, more_scales, more_zeros = _four_bit_codes(rows)
+    return Stored(
+        _packed(np.concatenate([codes, more_codes], axis=1)),
+        np.concatenate([step, more_scales], axis=1),
+        _packed(np.concatenate([zeros, more_zeros], axis=1)),
+    )
 
 
 def _eight_bits_on_a_grid(columns: Array) -> Stored:
@@ -150,10 +206,8 @@ def _grid_step(columns: Array, low: Array, high: Array) -> Array:
     """
     ordered = np.sort(columns, axis=2)
     span = np.where(high > low, high - low, 1)
-    gaps = np.diff(ordered, axis=2)
-    least = np.where(gaps > _SAME_LEVEL * span[..., None], gaps, np.inf).min(2)
     width = ordered[..., -1] - ordered[..., 0]
-    grid = np.where(width > 0, width / np.maximum(np.rint(width / least), 1), span)
+    grid = np.where(width > 0, width / np.maximum(np.rint(width / _least_gap(ordered)), 1), span)
     best, nearest = span / 255, np.full(span.shape, np.inf)
     for part in range(1, _FINEST_PART + 1):
         step = grid / part
@@ -161,6 +215,14 @@ def _grid_step(columns: Array, low: Array, high: Array) -> Array:
         better = (distance < nearest) & (span <= 255.01 * step)
         best, nearest = np.where(better, step, best), np.where(better, distance, nearest)
     return best
+
+
+def _least_gap(ordered: Array) -> Array:
+    """The least distance of two levels of each block, infinite where it has but one; values are in order."""
+    gaps = np.diff(ordered, axis=2)
+    span = np.maximum(ordered[..., -1:], 0) - np.minimum(ordered[..., :1], 0)
+    least: Array = np.where(gaps > _SAME_LEVEL * span, gaps, np.inf).min(2)
+    return least
 
 
 def _least_error(columns: Array, tried: Sequence[tuple[Array, Array]], most: int) -> tuple[Array, Array, Array]:
@@ -190,6 +252,7 @@ _IN_BLOCKS = {
     Form.RESIDUAL_8: _eight_bits_on_a_grid,
     Form.BLOCKS_4: _four_bits,
     Form.BLOCKS_4_WIDE: _four_bits,
+    Form.OFFSETS_4: _four_bits_with_offsets,
 }
 
 

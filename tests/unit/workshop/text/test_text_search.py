@@ -1,17 +1,24 @@
-from types import SimpleNamespace
-
 import pytest
 
 from sanderling.core.progress import Recorder, Silent
 from sanderling.measure.perplexity import Change
-from sanderling.workshop.text.decoder import HEAD, Product
+from sanderling.workshop.text.decoder import HEAD, Decoder, Product
 from sanderling.workshop.text.search import forms_of, search
 from sanderling.workshop.text.storage import Form
 
 NAMES = [f"product {number}" for number in range(50)]
-DECODER = SimpleNamespace(
-    products=(*(Product(name, "x", f"w{name}", 64, 64) for name in [*NAMES, HEAD]), Product("odd", "x", "wodd", 50, 64))
-)
+
+
+class Parts(Decoder):
+    """The products of a decoder, without its graph."""
+
+    def __init__(self, on_levels=()):
+        named = (Product(name, "x", f"w{name}", 64, 64) for name in [*NAMES, HEAD])
+        self.products = (*named, Product("odd", "x", "wodd", 50, 64))
+        self.on_levels = frozenset(on_levels)
+
+
+DECODER = Parts()
 ERRORS = {name: float(number) for number, name in enumerate(NAMES)}
 
 
@@ -57,3 +64,12 @@ def test_the_head_is_rounded_twice_where_the_others_are():
 
     assert forms[HEAD] == forms[NAMES[0]] == Form.RESIDUAL_8
     assert forms["odd"] == Form.FLOAT
+
+
+def test_four_bits_keep_to_the_levels_of_weights_that_have_some():
+    decoder = Parts(on_levels=NAMES[:2])
+
+    four, eight = (forms_of(decoder, form, NAMES[:1]) for form in (Form.BLOCKS_4, Form.DYNAMIC))
+
+    assert [four[name] for name in NAMES[:3]] == [Form.BLOCKS_8, Form.OFFSETS_4, Form.BLOCKS_4]
+    assert eight[NAMES[1]] == Form.DYNAMIC
