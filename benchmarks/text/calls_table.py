@@ -19,8 +19,8 @@ _DRAFTS = (
 )
 _CAMERA = (
     "`python -m benchmarks.text.sharing CHAT.sdl PICTURES.sdl --json benchmarks/text/sharing.json`: {packages}, "
-    "{seconds:g} s each. 30 pictures a second, each missed after 33 ms, while a language model rests, writes one long "
-    "answer, or reads prompts of 512 tokens: in one runtime (`together`), and as two sessions that do not know of each "
+    "{seconds:g} s each. 30 pictures a second, each missed after 33 ms, while a language model rests, writes answers, "
+    "or reads prompts of 512 tokens: in one runtime (`together`), and as two sessions that do not know of each "
     "other (`apart`)."
 )
 _TOGETHER = "Tokens of all sequences; their contexts are of different lengths, from 64 tokens on."

@@ -1,6 +1,6 @@
 """A camera beside a language model: `python -m benchmarks.text.sharing CHAT.sdl PICTURES.sdl [--seconds S]`.
 
-Pictures come at 30 a second, each of no use after 33 ms. Beside them a model writes an answer, or reads one long prompt
+Pictures come at 30 a second, each of no use after 33 ms. Beside them a model writes answers, or reads one long prompt
 after the other, or rests. Measured: pictures that were late or refused, and what is left of the model's own speed; in
 one runtime, where steps and pictures take turns by the policy, and as two sessions that know nothing of each other.
 With the seconds and threads that it takes by itself, it ends within four minutes on a machine at rest.
@@ -9,6 +9,7 @@ With the seconds and threads that it takes by itself, it ends within four minute
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import threading
 import time
@@ -34,7 +35,10 @@ from sanderling.run.text.session import TextSession
 RESULTS = Path(__file__).with_name("sharing.json")
 _PERIOD_S = 1 / 30
 _PROMPT_TOKENS = 512
+_BEGINNING = "Once upon a time, in a small town by the sea,"
 _WARM_S = 2.0
+_LOOK_S = 0.02
+_NUMBERS = itertools.count()  # of prompts
 _WARM_CALLS = 20
 
 Text = TextSession | PooledText
@@ -103,15 +107,16 @@ class Camera:
 
 
 def write(text: Text, seconds: float) -> float:
-    """Tokens a second of one long answer."""
-    stream = text.start("Once upon a time, in a small town by the sea,", Sampling(temperature=1.0, seed=1))
-    next(stream)
-    time.sleep(_WARM_S)
-    before, began_s = stream.tokens, time.monotonic()
-    time.sleep(seconds)
-    rate = (stream.tokens - before) / (time.monotonic() - began_s)
-    stream.cancel()
-    return rate
+    """Tokens a second of answers, one after the other."""
+    began_s, tokens, number = time.monotonic() + _WARM_S, 0, 0
+    while time.monotonic() < began_s + seconds:
+        with text.start(_BEGINNING, Sampling(temperature=1.0, seed=number)) as stream:
+            seen, number = 0, number + 1
+            while not stream.is_over and (now_s := time.monotonic()) < began_s + seconds:
+                before, seen = seen, stream.tokens
+                tokens += seen - before if now_s > began_s else 0
+                time.sleep(_LOOK_S)
+    return tokens / seconds
 
 
 def rest(text: Text, seconds: float) -> float:  # noqa: ARG001 - what the camera has by itself
@@ -122,11 +127,12 @@ def rest(text: Text, seconds: float) -> float:  # noqa: ARG001 - what the camera
 
 def read(text: Text, seconds: float) -> float:
     """Tokens a second of prompts of 512 tokens, one after the other, none like another."""
-    began_s, tokens, number = time.monotonic(), 0, 0
+    began_s, tokens = time.monotonic(), 0
     while time.monotonic() < began_s + seconds:
+        number = next(_NUMBERS)  # one that was read before would be kept
         ids = [1000 + (number * 7919 + place * 31) % 20_000 for place in range(_PROMPT_TOKENS)]
         text.start(ids, Sampling(temperature=0.0, max_tokens=1)).result()
-        tokens, number = tokens + _PROMPT_TOKENS, number + 1
+        tokens += _PROMPT_TOKENS
     return tokens / (time.monotonic() - began_s)
 
 

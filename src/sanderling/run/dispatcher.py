@@ -6,6 +6,7 @@ any zero.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
@@ -217,6 +218,13 @@ class Dispatcher:
     def capacity(self) -> int:
         """Calls that can run at once at most."""
         return sum(device.capacity for device in self._devices.values())
+
+    def has_room_for(self, models: Sequence[str]) -> bool:
+        """Whether a call of each of these models can run at once on the lanes that they use now."""
+        taken: Counter[str] = Counter()
+        for model in map(self._models.__getitem__, models):
+            taken[model.devices[model.state.active].name] += model.costs[model.state.active]
+        return all(cost <= self._devices[name].capacity for name, cost in taken.items())
 
     def add_lane(self, model_name: str, rule: LaneRule, latency: LatencyModel, *, cost: int = 1) -> None:
         """Add a way of running as the last in a model's ranking."""

@@ -321,15 +321,19 @@ class Runtime:
         """Milliseconds that a call of a model may take now, for the sake of the others.
 
         The policy's time slice, or less where a model that was asked in the last seconds would be late if its next
-        request came as the call begins; infinite where no other model was.
+        request came as the call begins and had to wait for it; infinite where no other model was asked.
         """
         with self._lock:
-            now_ms, slice_ms = self._now_ms(), NEVER
-            for other, (asked_ms, given_ms) in self._asked.items():
-                if other != name and now_ms - asked_ms < _LATELY_MS:
-                    latency = self._dispatcher.latency(other, self._dispatcher.placement(other).active)
-                    own_ms = least_ms(latency, 1) if latency.sizes else 0.0
-                    slice_ms = min(slice_ms, self._rules.time_slice_ms, _SAFE * max(given_ms - own_ms, 0.0))
+            now_ms = self._now_ms()
+            others = [each for each, (at_ms, _) in self._asked.items() if each != name and now_ms - at_ms < _LATELY_MS]
+            slice_ms = self._rules.time_slice_ms if others else NEVER
+            if not others or name not in self._served or self._dispatcher.has_room_for([name, *others]):
+                return slice_ms
+            for other in others:
+                _, given_ms = self._asked[other]
+                latency = self._dispatcher.latency(other, self._dispatcher.placement(other).active)
+                own_ms = least_ms(latency, 1) if latency.sizes else 0.0
+                slice_ms = min(slice_ms, _SAFE * max(given_ms - own_ms, 0.0))
         return slice_ms
 
     def latency(self, name: str, lane: int) -> LatencyModel:

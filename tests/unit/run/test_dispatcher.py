@@ -46,6 +46,17 @@ def test_request_that_is_alone_runs_at_once():
     assert made.next(0.0) is None
 
 
+@pytest.mark.parametrize(
+    ("costs", "fit"), [((1, 1), True), ((2, 2), True), ((3, 1), True), ((3, 2), False), ((4, 1), False)]
+)
+def test_models_have_room_beside_each_other_while_their_costs_fit(costs, fit):
+    made = dispatcher()
+    for name, cost in zip("ab", costs, strict=True):
+        add(made, name, lanes=(CPU,), costs=[cost], capacities={"cpu": 4})
+    add(made, "c", lanes=(NPU,))
+    assert made.has_room_for(["a", "b", "c"]) is fit
+
+
 def test_rows_of_several_callers_run_together_while_the_device_was_busy():
     made = add(dispatcher(), latencies=[from_table({1: 10.0, 8: 12.0})] * 2)
     submit(made, Request("a"))

@@ -110,6 +110,17 @@ def test_a_step_takes_no_longer_than_others_can_wait(package, picture):
         assert runtime.slice_ms(text.name) == math.inf
 
 
+@pytest.mark.parametrize("threads", [1, 0])
+def test_a_step_that_leaves_a_core_free_need_not_be_short(package, picture, monkeypatch, threads):
+    for module in ("session", "text.turns"):
+        monkeypatch.setattr(f"sanderling.run.{module}.usable_cores", lambda: 2)
+    with Pool(parse_policy('{"scheduling": {"timeSlice": 40}}')) as pool:
+        session, text = pool.load(picture, threads=1), pool.load_text(package, threads=threads)
+        session.run(IMAGE, deadline_ms=30)
+        slice_ms = pool.runtime.slice_ms(text.name)
+    assert slice_ms == 40 if threads else 0 < slice_ms <= 0.7 * 30
+
+
 def test_a_text_model_is_released_when_it_is_idle_and_loaded_again_when_asked(package, models):
     with Pool() as pool:
         text = pool.load_text(package)
