@@ -118,7 +118,7 @@ def measure_together(model: TextModel, rounds: int) -> dict[str, Any]:
 
 def measure_prefix(model: TextModel, rounds: int) -> dict[str, float]:
     """Milliseconds to the first token of prompts that differ in their last tokens: the first, and those after it."""
-    text, *_ = (model.encode(text) for text in default_texts().values())
+    text = model.encode(next(iter(default_texts().values())))
     shared, questions = text[: _PROMPT_TOKENS - _QUESTION_TOKENS], text[_PROMPT_TOKENS:]
     prompts = [[*shared, *questions[_QUESTION_TOKENS * place :][:_QUESTION_TOKENS]] for place in range(_QUESTIONS + 1)]
     sampling = Sampling(temperature=0, max_tokens=1)

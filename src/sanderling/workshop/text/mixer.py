@@ -130,19 +130,17 @@ def _rewritten(
     used: dict[str, onnx.TensorProto] = {}
     nodes: list[onnx.NodeProto] = []
     head = forms.get(HEAD, Form.FLOAT)
-    residuals = Residuals(block_of(Form.RESIDUAL_8, 0))
-    means = BlockMeans(block_of(Form.OFFSETS_4, 0))
+    around = {
+        Form.RESIDUAL_8: Residuals(block_of(Form.RESIDUAL_8, 0)),
+        Form.OFFSETS_4: BlockMeans(block_of(Form.OFFSETS_4, 0)),
+    }
     for node in model.graph.node:
         product = products.get(node.name)
         form = forms.get(node.name, Form.FLOAT)
         if product is not None and form != Form.FLOAT and fits(form, product.depth):
             parts = tensors(product.weight, form)
-            if form == Form.OFFSETS_4:
-                nodes += means.of_product(product, _product(node, product, form, parts))
-            elif form == Form.RESIDUAL_8:
-                nodes += residuals.of_product(product, _product(node, product, form, parts))
-            else:
-                nodes.append(_product(node, product, form, parts))
+            made = _product(node, product, form, parts)
+            nodes += around[form].of_product(product, made) if form in around else [made]
         elif lookup is not None and node.name == lookup.node.name and head in _OF_LOOKUPS and fits(head, lookup.width):
             parts = tensors(lookup.table, head, is_table=not lookup.tied)
             nodes.append(_lookup(node, parts, block_of(head, lookup.width)))
@@ -150,7 +148,9 @@ def _rewritten(
             nodes.append(node)
             continue
         used |= {tensor.name: tensor for tensor in parts.values()}
-    _finish(model, nodes, used | residuals.constants.tensors | means.constants.tensors, decoder, rest, tensors)
+    for each in around.values():
+        used |= each.constants
+    _finish(model, nodes, used, decoder, rest, tensors)
     return model
 
 

@@ -12,32 +12,20 @@ import onnx
 from onnx import helper
 
 from sanderling.model.text import OFFSETS
-from sanderling.workshop.text.constants import Constants
 from sanderling.workshop.text.decoder import Product
+from sanderling.workshop.text.surroundings import Surroundings
 
 
-class BlockMeans:
-    """Writes nodes before products; an input that several of them read is averaged once.
-
-    Attributes:
-        constants: initialisers that the nodes read.
-    """
+class BlockMeans(Surroundings):
+    """Puts the means of an input's blocks behind it."""
 
     def __init__(self, block: int) -> None:
-        self.constants = Constants(OFFSETS)
-        self._block = block
-        self._averaged: set[str] = set()
+        super().__init__(OFFSETS, block)
 
     def of_product(self, product: Product, node: onnx.NodeProto) -> list[onnx.NodeProto]:
-        """Nodes in a product's place: those that put the means behind its input, and ``node``, which reads both.
-
-        Args:
-            product: its input has the shape (batch, tokens, depth).
-            node: MatMulNBits in blocks as wide as here; it is changed to read the means.
-        """
+        """Nodes in a product's place: those that put the means behind its input, and ``node``, which reads both."""
         both = f"{OFFSETS}{product.input}/both"
-        nodes = [] if product.input in self._averaged else self._with_means(product.input, product.depth, both)
-        self._averaged.add(product.input)
+        nodes = self._with_means(product.input, product.depth, both) if self._is_new(product.input) else []
         node.input[0] = both
         for attribute in node.attribute:
             if attribute.name == "K":
@@ -46,13 +34,10 @@ class BlockMeans:
 
     def _with_means(self, source: str, depth: int, target: str) -> list[onnx.NodeProto]:
         """Nodes from (batch, tokens, depth) to (batch, tokens, depth and blocks)."""
-        blocks, means = f"{OFFSETS}{source}/blocks", f"{OFFSETS}{source}/means"
-        in_blocks = self.constants.name(
-            f"blocks.{depth}", np.array([0, 0, depth // self._block, self._block], np.int64)
-        )
-        axis = self.constants.name("axis", np.array([3], np.int64))
+        in_blocks, means = self._in_blocks(source, depth), f"{OFFSETS}{source}/means"
+        axis = self._constant("axis", np.array([3], np.int64))
         return [  # AveragePool would be one node fewer, and takes longer for many tokens
-            helper.make_node("Reshape", [source, in_blocks], [blocks], blocks),
-            helper.make_node("ReduceMean", [blocks, axis], [means], means, keepdims=0),
+            in_blocks,
+            helper.make_node("ReduceMean", [in_blocks.output[0], axis], [means], means, keepdims=0),
             helper.make_node("Concat", [source, means], [target], target, axis=2),
         ]

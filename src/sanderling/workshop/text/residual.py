@@ -12,54 +12,41 @@ import onnx
 from onnx import helper
 
 from sanderling.model.text import RESIDUAL
-from sanderling.workshop.text.constants import Constants
 from sanderling.workshop.text.decoder import Product
+from sanderling.workshop.text.surroundings import Surroundings
 
 _DOMAIN = "com.microsoft"
 
 
-class Residuals:
-    """Writes nodes around products; an input that several of them read is split once.
-
-    Attributes:
-        constants: initialisers that the nodes read.
-    """
+class Residuals(Surroundings):
+    """Splits an input in two rows, and adds what a product makes of them."""
 
     def __init__(self, block: int) -> None:
-        self.constants = Constants(RESIDUAL)
-        self._block = block
-        self._split: set[str] = set()
+        super().__init__(RESIDUAL, block)
 
     def of_product(self, product: Product, node: onnx.NodeProto) -> list[onnx.NodeProto]:
-        """Nodes in a product's place: ``node``, between those that make two rows of its input and add their results.
-
-        Args:
-            product: its input has the shape (batch, tokens, depth).
-            node: MatMulNBits in blocks as wide as here; it is changed to read the rows.
-        """
+        """Nodes in a product's place: ``node``, between those that make two rows of its input and add their results."""
         pair = f"{RESIDUAL}{product.input}/pair"
-        nodes = [] if product.input in self._split else self._pair(product.input, product.depth, pair)
-        self._split.add(product.input)
+        nodes = self._pair(product.input, product.depth, pair) if self._is_new(product.input) else []
         result, rows = node.output[0], f"{RESIDUAL}{node.output[0]}/rows"
         node.input[0], node.output[0] = pair, rows
-        axis = self.constants.name("axis", np.array([2], np.int64))
+        axis = self._constant("axis", np.array([2], np.int64))
         add = helper.make_node("ReduceSum", [rows, axis], [result], f"{RESIDUAL}{node.name}/Sum", keepdims=0)
         return [*nodes, node, add]
 
     def _pair(self, source: str, depth: int, target: str) -> list[onnx.NodeProto]:
         """Nodes from (batch, tokens, depth) to (batch, tokens, 2, depth)."""
-        blocks, rounded, lost, both = (f"{RESIDUAL}{source}/{part}" for part in ("blocks", "rounded", "lost", "both"))
-        in_blocks = self.constants.name(
-            f"blocks.{depth}", np.array([0, 0, depth // self._block, self._block], np.int64)
-        )
-        in_rows = self.constants.name(f"rows.{depth}", np.array([0, 0, 2, depth], np.int64))
+        rounded, lost, both = (f"{RESIDUAL}{source}/{part}" for part in ("rounded", "lost", "both"))
+        in_blocks = self._in_blocks(source, depth)
+        blocks = in_blocks.output[0]
+        in_rows = self._constant(f"rows.{depth}", np.array([0, 0, 2, depth], np.int64))
         identity = [
-            self.constants.name("identity.codes", np.eye(self._block, dtype=np.uint8)[:, None]),
-            self.constants.name("identity.scales", np.ones((self._block, 1), np.float32)),
-            self.constants.name("identity.zero_points", np.zeros((self._block, 1), np.uint8)),
+            self._constant("identity.codes", np.eye(self._block, dtype=np.uint8)[:, None]),
+            self._constant("identity.scales", np.ones((self._block, 1), np.float32)),
+            self._constant("identity.zero_points", np.zeros((self._block, 1), np.uint8)),
         ]
         return [
-            helper.make_node("Reshape", [source, in_blocks], [blocks], blocks),
+            in_blocks,
             helper.make_node(
                 "MatMulNBits",
                 [blocks, *identity],

@@ -35,7 +35,7 @@ def graph(stored, depth):
         "products",
         [helper.make_tensor_value_info("x", FLOAT, ["batch", "tokens", depth])],
         [helper.make_tensor_value_info(name, FLOAT, ["batch", "tokens", WIDTH]) for name in stored],
-        [*constants, *means.constants.tensors.values()],
+        [*constants, *means.constants.values()],
     )
 
 

@@ -39,7 +39,7 @@ def graph(stored, *, split):
         "products",
         [helper.make_tensor_value_info("x", FLOAT, ["batch", "tokens", DEPTH])],
         [helper.make_tensor_value_info(name, FLOAT, ["batch", "tokens", WIDTH]) for name in stored],
-        [*constants, *residuals.constants.tensors.values()],
+        [*constants, *residuals.constants.values()],
     )
 
 
